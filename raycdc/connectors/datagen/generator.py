@@ -48,7 +48,7 @@ class GeneratedChanges:
 
 
 class Generator:
-    """See the module's docstring."""
+    """A generated server: the content and the log of its tables; see the module's docstring."""
 
     def __init__(self, config: DatagenSourceConfig) -> None:
         self._config = config
@@ -73,7 +73,7 @@ class Generator:
         return bool(every) and transaction > 0 and transaction % every == 0
 
     def next_alter(self, position: int) -> int:
-        """The first transaction from `position` on that alters tables; far away where none does."""
+        """Return the first transaction from `position` on that alters tables. It is out of reach if none does."""
         every = self._config.alter_every
         return max(1, -(-position // every)) * every if every else 1 << 62
 
@@ -84,7 +84,7 @@ class Generator:
         return TableSchema((*_COLUMNS, *more), ("id",))
 
     def alteration(self, table: TableId, transaction: int) -> SchemaChangeEvent:
-        """The change of a table by a transaction that `alters`."""
+        """Return the change of a table by an altering transaction."""
         altered = self._altered(transaction + 1)
         if altered % 2:
             return AddColumnEvent(table, _added(altered))
@@ -107,7 +107,9 @@ class Generator:
         return versions
 
     def changes(self, table: TableId, first: int, last: int, versions: Numbers) -> GeneratedChanges:
-        """The table's log in transactions [first, last); `versions` of all its keys are moved on from first to last."""
+        """Return the table's log of the transactions [first, last), and update `versions` of all its keys from first to
+        last.
+        """
         numbers, keys, deleted = self._written(table, first, last)
         after = np.where(deleted, ABSENT, numbers)
         by_key = np.lexsort((numbers, keys))
@@ -128,7 +130,7 @@ class Generator:
         )
 
     def columns(self, table: TableId, keys: Numbers, versions: Numbers, position: int) -> list[pa.Array]:
-        """Return the values of rows after `position` transactions."""
+        """Return return the values of rows after `position` transactions."""
         drawn = self._hash(table, versions, salt=2) ^ self._hash(table, keys, salt=3)
         texts = [pa.array(keys).cast(pa.string()), pa.array(versions).cast(pa.string())]
         values = [
@@ -166,11 +168,11 @@ class Generator:
 
 
 def _added(number: int) -> Column:
-    """The column that the alteration with this number adds."""
+    """Return the column that the alteration with this number adds."""
     return Column(f"added_{number}", LogicalType(TypeKind.INT64))
 
 
 def _decimals(hundredths: Numbers) -> pa.Array:
-    """``decimal128(10, 2)``: two words of 64 bits each, the lower first."""
+    """Return ``decimal128(10, 2)`` values: two words of 64 bits each, the lower first."""
     words = np.stack([hundredths, np.zeros_like(hundredths)], axis=1)
     return pa.Array.from_buffers(pa.decimal128(10, 2), len(hundredths), [None, pa.py_buffer(words.tobytes())])

@@ -1,4 +1,4 @@
-"""The generated source as a plug-in: its section of the configuration, and what makes the source from it."""
+"""The generated source as a plug-in: its section of the configuration, and the factory of the source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FaultOptions(Options):
 
 
 class DatagenSourceConfig(SourceConfig):
-    """``[source] type = "datagen"``: tables of made-up rows, and changes of them; equal for equal seeds."""
+    """``[source] type = "datagen"``: generated tables, and changes of them. Equal seeds give equal data."""
 
     type: Literal["datagen"] = option("datagen", help="Generated rows and changes; needs no server.")
     tables: tuple[str, ...] = option(help="Names of tables, DATABASE.TABLE.", example=["shop.orders"], min_length=1)

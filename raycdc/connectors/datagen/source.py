@@ -67,15 +67,17 @@ from raycdc.source.tables.resnapshots import (
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.state.opaque import PlannerState, Position
 
-#: Transactions of one unit of the log: some hundred kilobytes.
+#: The number of transactions in one unit of the log: some hundred kilobytes.
 _UNIT = 5_000
-#: Longest that a quiet log keeps its thread from leaving, in seconds.
+#: The longest wait of the log's thread while the log is quiet, in seconds.
 _IDLE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class DatagenPosition:
-    """The position of the log: the number of transactions read, which is also the ordinal, and when the log began."""
+    """A position of the log: the number of transactions read, which is also the ordinal, and the time when the log
+    began.
+    """
 
     transactions: int
     began_ms: int
@@ -91,7 +93,7 @@ class DatagenPosition:
 
 
 class DatagenSource(IncrementalSource[DatagenSourceConfig]):
-    """See the module's docstring."""
+    """The generated source; see the module's docstring."""
 
     def __init__(self, config: DatagenSourceConfig, context: SourceContext | None = None) -> None:
         super().__init__(config, context)
@@ -104,7 +106,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
 
     @property
     def ring_s(self) -> float:
-        return 0.0  # A chunk reports exactly what it saw.
+        return 0.0  # A chunk reports exactly the transactions that its rows include.
 
     def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         text = f"Rows are made up with seed {self.config.seed}: {', '.join(self.config.tables)}."
@@ -138,7 +140,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
 
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
         state = stream_of(start.last)
-        # A server has its own clock; here the state must have the time when the log began.
+        # A real server has its own clock. Here, the state must have the time when the log began.
         now_ms = time.time_ns() // 1_000_000
         self._began_ms = now_ms if state is None else DatagenPosition.of(state.position).began_ms
         return super().create_enumerator(context, start)
@@ -154,16 +156,16 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
         return DatagenChunks(self.config)
 
     def threading(self, fetchers: int) -> ThreadingModel:
-        return Sequential()  # Generating rows never waits, so a second thread would bring nothing.
+        return Sequential()  # Generating rows never waits, so a second thread would not help.
 
     def key_order(self, split: StreamSplit) -> DatagenKeyOrder:
         return DatagenKeyOrder()
 
 
 class DatagenDialect(EnumeratorDialect):
-    """`raycdc.source.snapshot.enumerator.snapshot_plan.EnumeratorDialect`."""
+    """The enumerator's dialect: finds and cuts tables, and gives the start and the end of the log."""
 
-    #: Every reader may read chunks.
+    #: There is no limit: every reader may read chunks.
     chunk_readers_max = 0
     #: No other server can take over.
     failover = None
@@ -197,7 +199,7 @@ class DatagenDialect(EnumeratorDialect):
 
 
 class DatagenLog:
-    """`raycdc.source.snapshot.reader.reading.BlockingLog` of the log's units."""
+    """The log as a `raycdc.source.snapshot.reader.reading.BlockingLog`."""
 
     def __init__(self, config: DatagenSourceConfig, context: SourceContext, split: StreamSplit) -> None:
         self._config = config
@@ -215,7 +217,7 @@ class DatagenLog:
         _maybe_disconnect(self._config)
         if self._parked.waiting:
             return self._resnapshot_parked()
-        # Asked once, because the log may grow at any time.
+        # Read once, because the log may grow at any time.
         end = self._generator.end(self._began_ms)
         if self._next >= end:
             self._woken.wait(_IDLE_S)
@@ -242,7 +244,7 @@ class DatagenLog:
 
     def _batch(self, table: TableId, changes: GeneratedChanges) -> pa.RecordBatch:
         values = self._generator.columns(table, changes.keys, changes.versions, self._next)
-        # Four numbers for each transaction: a row before, one after, and room for a truncation ahead of them.
+        # Each transaction has four numbers: for the row before it, the row after it, and a truncation ahead of both.
         is_after = np.isin(changes.kinds, (RowKind.UPDATE_AFTER, RowKind.INSERT))
         numbers = (changes.transactions - self._first) * 4 + 1 + is_after
         times = [self._generator.time_ms(self._began_ms, n) for n in changes.transactions.tolist()]
@@ -252,7 +254,7 @@ class DatagenLog:
         return pa.RecordBatch.from_arrays([*values, *meta], schema=schema)
 
     def _alter(self) -> LogUnit:
-        """Return the unit that alters all tables; one that its targets cannot follow is parked."""
+        """Return the unit that alters all tables. A table whose targets cannot follow is parked."""
         before, after = self._generator.schema(self._next), self._generator.schema(self._next + 1)
         updates: list[SchemaUpdate] = []
         for table in list(self._versions):
@@ -268,7 +270,7 @@ class DatagenLog:
     def _resnapshot_parked(self) -> LogUnit:
         """Return the unit that resnapshots parked tables: targets are emptied, and all chunks are read.
 
-        Or they stay parked.
+        A table that still cannot be followed stays parked.
         """
         updates: list[SchemaUpdate] = []
         truncations: list[LogRows] = []
@@ -287,7 +289,7 @@ class DatagenLog:
         return SchemaChange(self._log_position(), tuple(updates), tuple(truncations))
 
     def _probe_table(self, table: TableId) -> FollowableTable[TableSchema] | UnfollowableTable:
-        """Return the present table; a real connector would query its server."""
+        """Return the present form of a table. A real connector would query its server."""
         schema = self._generator.schema(self._next)
         if why := self._parked.objection(table, None, schema, ()):
             return UnfollowableTable(why, self._next)
@@ -297,7 +299,7 @@ class DatagenLog:
         return StatementPosition(self._position(), self._next, self._generator.time_ms(self._began_ms, self._next))
 
     def _log_position(self) -> LogPosition:
-        """Return the present position of the log."""
+        """Return return the present position of the log."""
         event_ms = self._generator.time_ms(self._began_ms, self._next)
         return LogPosition(self._position(), self._next, event_ms, time.time_ns() // 1_000_000)
 
@@ -309,7 +311,7 @@ class DatagenLog:
 
 
 class DatagenChunks:
-    """`raycdc.source.snapshot.reader.reading.ChunkReader`."""
+    """The reader of chunks, a `raycdc.source.snapshot.reader.reading.ChunkReader`."""
 
     def __init__(self, config: DatagenSourceConfig) -> None:
         self._config = config
@@ -320,7 +322,7 @@ class DatagenChunks:
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
         opened = DatagenPosition.of(opened_at.position)
         end = self._generator.end(opened.began_ms)
-        # As late as the table still is as `document` describes it.
+        # Read the latest rows for which the table still has the form in `document`.
         self._seen = max(opened.transactions, min(end, self._generator.next_alter(opened.transactions)))
         schema, read_ms = changelog_schema(document.schema), time.time_ns() // 1_000_000
         upper = self._generator.keys if split.upper is None else split.upper
@@ -354,10 +356,10 @@ class DatagenChunks:
 
 
 class DatagenKeyOrder:
-    """`raycdc.source.snapshot.handoff.hand_off.KeyOrder`: whole numbers, whatever the table."""
+    """The order of keys (`raycdc.source.snapshot.handoff.hand_off.KeyOrder`): they are whole numbers in every table."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
-        """Do nothing: no table is remembered."""
+        """Do nothing, because no table is remembered."""
 
     def forget(self, table: TableId) -> None:
         """Do nothing, because no table is remembered."""
@@ -384,6 +386,6 @@ def _require_kept(path: str | None, position: DatagenPosition) -> None:
 
 
 def _maybe_disconnect(config: DatagenSourceConfig) -> None:
-    # Not drawn from the seed: a run that begins again must not meet the same fault for ever.
+    # Not drawn from the seed: a run that is restarted must not meet the same fault again and again.
     if config.faults.disconnects and random.random() < config.faults.disconnects:  # noqa: S311 - no secret
         raise SourceUnavailableError("A fault was planted (source.faults.disconnects): the connection is gone.")

@@ -1,4 +1,6 @@
-"""The format of a source, opened from its section of the configuration; and messages it left out, as rows."""
+"""The format of a source, opened from its section of the configuration; and undecodable messages as dead-letter
+rows.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from raycdc.formats.api import BadMessage, Format
 from raycdc.formats.plugins import load_format
 from raycdc.model import Column, LogicalType, RowKind, TableSchema, TypeKind, changelog_schema
 
-#: The schema of `DEAD_LETTERS`, whose rows go through the same sink, exactly once.
+#: The columns of `DEAD_LETTERS`. Its rows go through the same sink, exactly once.
 DEAD_LETTER_SCHEMA = TableSchema(
     (
         Column("topic", LogicalType(TypeKind.STRING), nullable=False),
@@ -28,7 +30,7 @@ DEAD_LETTER_SCHEMA = TableSchema(
 
 
 def open_format(section: Mapping[str, Any]) -> Format:
-    """The format that ``source.format`` describes. Raises ValueError with every problem of the section."""
+    """Open the format that ``source.format`` describes. Raises ValueError with every problem of the section."""
     identifier = str(section.get("type", ""))
     if not identifier:
         raise ValueError('needs type, e.g. { type = "maxwell-json" }')
@@ -45,9 +47,9 @@ def keeps_dead_letters(section: Mapping[str, Any]) -> bool:
 
 
 def dead_letters(bad: Sequence[BadMessage], *, now_ms: int, hide: bool = False) -> pa.RecordBatch:
-    """Messages that were left out, as inserts into `DEAD_LETTERS` (`_seq` from 0).
+    """Return undecodable messages as inserts into `DEAD_LETTERS` (`_seq` from 0).
 
-    With `hide` without contents, because nothing can be masked in a message that cannot be decoded.
+    If `hide` is set, the rows have no contents, because nothing can be masked in a message that cannot be decoded.
     """
     count = len(bad)
     if hide:

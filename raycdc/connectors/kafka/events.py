@@ -25,7 +25,7 @@ from raycdc.source.protocol.source_event import SourceEvent
 
 @dataclass(frozen=True, slots=True)
 class SchemaChangeRequest(SourceEvent):
-    """A request that `SchemasInForce` answers, unless a fitting schema was sent already."""
+    """Return a request that `SchemasInForce` answers, unless a fitting schema was sent already."""
 
     table: TableId
     schema: TableSchema
@@ -41,28 +41,28 @@ class SchemasInForce(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class AlignWatermarks(SourceEvent):
-    """`limit_ms` is event time in Unix milliseconds; None: no partition waits."""
+    """A limit of event time in Unix milliseconds, beyond which partitions wait; None: no partition waits."""
 
     limit_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarksReached(SourceEvent):
-    """Event time in Unix milliseconds of each partition that is not idle."""
+    """The event time, in Unix milliseconds, that each partition has reached, idle ones left out."""
 
     splits: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckKeys(SourceEvent):
-    """Keys of one table may come from several partitions."""
+    """A request to report keys, because keys of one table may come from several partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysRead(SourceEvent):
-    """`hashes` are 64-bit hashes of keys, sorted, each once, as bytes of this machine's order.
+    """New keys of a table in a partition: sorted, distinct 64-bit hashes in this machine's byte order.
 
-    Not `all_reported`: the reader will tell no more of them, as they are too many.
+    If not `all_reported`, the partition has too many keys, and the reader reports no more of them.
     """
 
     table: str
@@ -73,7 +73,7 @@ class KeysRead(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class TablePartition(SourceEvent):
-    """Sent before the reader's seal is reported."""
+    """A notice that a partition has rows of a table. It is sent before the reader's seal is reported."""
 
     table: TableId
     split_id: str
@@ -81,7 +81,7 @@ class TablePartition(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class TableEmptied(SourceEvent):
-    """The message at `offset` did it; `change` is the schema change event for the manifest."""
+    """A notice that the message at `offset` emptied a table. `change` is the schema change event for the manifest."""
 
     table: TableId
     split_id: str
@@ -89,7 +89,7 @@ class TableEmptied(SourceEvent):
     change: TruncateTableEvent | DropTableEvent
 
 
-#: The events that the enumerator acts on.
+#: The types of events that the enumerator handles.
 EnumeratorEvent = SchemaChangeRequest | WatermarksReached | KeysRead | TablePartition | TableEmptied
-#: The events that readers act on.
+#: The types of events that readers handle.
 ReaderEvent = SchemasInForce | AlignWatermarks | CheckKeys

@@ -1,4 +1,4 @@
-"""The questions of ``raycdc init`` to people and to a Kafka cluster."""
+"""The questions of ``raycdc init`` for Kafka: which topics of the cluster to read, and in which format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raycdc.plugins import PluginGroup, list_plugins
 
 
 class KafkaInitQuestions(InitQuestions):
-    """Lists the topics of the cluster."""
+    """The questions about Kafka, with a list of the cluster's topics."""
 
     noun = "Topics"
     chosen = "topics"

@@ -1,4 +1,4 @@
-"""The Kafka source as a plug-in: its section of the configuration, and what makes the source from it."""
+"""The Kafka source as a plug-in: its section of the configuration, and the factory of the source."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from raycdc.formats.options import FormatOptions
 from raycdc.model import TableId
 from raycdc.plugins import Plugin
 
-#: Kafka's own rule for topic names ("Topic names", Kafka's documentation); a partition's name is TOPIC:NUMBER.
+#: Kafka's rule for topic names (Kafka's documentation, "Topic names"). A partition's name is TOPIC:NUMBER.
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class StartMode(StrEnum):
-    """The start of partitions that exist at the first start; later ones are read from their beginning."""
+    """The start position in partitions that exist at the first start; later partitions are read from their
+    beginning.
+    """
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -29,7 +31,7 @@ class StartMode(StrEnum):
 
 
 class StopMode(StrEnum):
-    """The end of partitions."""
+    """The position at which partitions end."""
 
     NEVER = "never"
     LATEST = "latest"
@@ -80,7 +82,7 @@ def _check_complete(mode: str, offsets: dict[str, int], timestamp_ms: int | None
 
 
 class AlignmentOptions(Options):
-    """Keep partitions together in event time."""
+    """The options that keep partitions together in event time."""
 
     max_drift: Duration | None = option(
         None, help="A partition waits if its events are this much later than those of the slowest one.", unit="duration"
@@ -149,7 +151,7 @@ class KafkaSourceConfig(SourceConfig):
     @field_validator("startup", "stop", mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """``startup = "latest"`` for ``startup = { mode = "latest" }``."""
+        """Expand the short form: ``startup = "latest"`` means ``startup = { mode = "latest" }``."""
         return {"mode": value} if isinstance(value, str) else value
 
     @field_validator("format", mode="before")
@@ -198,9 +200,9 @@ class KafkaSourceConfig(SourceConfig):
         return flattened_texts(value) if isinstance(value, dict) else value
 
     def captures(self, table: TableId) -> bool:
-        """Return True if rows of `table` may come.
+        """Return True if rows of `table` may come from this source.
 
-        The format decodes its messages, or keeps those that it cannot decode.
+        The format decodes them from messages, or the table keeps messages that cannot be decoded.
         """
         from raycdc.connectors.kafka.decoding import keeps_dead_letters
         from raycdc.formats.options import DEAD_LETTERS

@@ -47,12 +47,12 @@ from raycdc.state.opaque import Position
 
 Partition = tuple[str, int]
 
-#: Each halves the time in which the oldest unread message may have been written: a week to three minutes.
+#: Each query halves the possible range for the write time of the oldest unread message: from a week to three minutes.
 _QUESTIONS = 12
 
 
 class Brokers(Protocol):
-    """Queries to the brokers (`raycdc.connectors.kafka.cluster.client.KafkaCluster`)."""
+    """The offset queries to the brokers (`raycdc.connectors.kafka.cluster.client.KafkaCluster`)."""
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]: ...
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]: ...
@@ -74,7 +74,7 @@ def log_retention(brokers: Brokers, offsets: Mapping[Partition, int], now_ms: in
     if not finite:
         return LogRetention(forever=True)
     behind = [p for p, offset in offsets.items() if p[0] in finite and offset < ends.get(p, offset)]
-    # The oldest unread message of each was written at `low` or later, and before `high`.
+    # The oldest unread message of each partition was written at `low` or later, and before `high`.
     low, high = {p: now_ms - finite[p[0]] for p in behind}, dict.fromkeys(behind, now_ms)
     for _ in range(_QUESTIONS if behind else 0):
         for time_ms, asked in _by_time({p: (low[p] + high[p]) // 2 for p in behind}).items():
@@ -94,13 +94,13 @@ def _by_time(times: Mapping[Partition, int]) -> dict[int, list[Partition]]:
     return asked
 
 
-#: A partition that is silent for this long is not waited for any more.
+#: A partition that is silent for this long is not waited for any longer.
 SILENT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaPartitionTrial:
-    """`raycdc.source.trials.PartitionTrial` of the topics of `config`."""
+    """A trial reading of the topics of `config` (`raycdc.source.trials.PartitionTrial`)."""
 
     config: KafkaSourceConfig
 
@@ -167,7 +167,7 @@ class KafkaTrialReader:
 
 
 class KafkaSource(Source[KafkaSourceConfig]):
-    """See the module's docstring. Picklable: it holds the configuration, never a connection."""
+    """The Kafka source; see the module's docstring. Picklable: it holds the configuration, never a connection."""
 
     knows_tables = False
 
@@ -182,7 +182,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         return SourceFindings(*check_source(self.config, states, now_ms=time.time_ns() // 1_000_000))
 
     def tables(self) -> dict[TableId, SourceTable]:
-        """The tables that the topics' last messages are of, with the columns known by them."""
+        """Return the tables in the topics' last messages, with the columns that these messages show."""
         schemas = tables_of_last_messages(self.config)
         return {table: SourceTable(schema) for table, schema in sorted(schemas.items())}
 
@@ -195,7 +195,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         return log_retention(KafkaCluster(self.config), offsets, time.time_ns() // 1_000_000) if offsets else None
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Set the group's offsets, which show others the progress."""
+        """Commit the group's offsets, which show the progress to other tools."""
         if self.config.group_id is not None:
             offsets = {partition_of(split_id): offset_of(position) for split_id, position in positions.items()}
             KafkaCluster(self.config).commit(offsets)

@@ -1,4 +1,4 @@
-"""A partition's state: the content of a split, stored in manifests, from which a reader goes on."""
+"""The state of a partition: the content of a split in manifests, from which a reader continues."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PartitionState:
 
     @classmethod
     def of(cls, state: SealedSplit) -> Self:
-        """Return the inverse of `sealed`; raises as `from_json`."""
+        """Return the inverse of `sealed`. Raises as `from_json`."""
         return cls.from_json(state.to_json())
 
     def sealed(self) -> SealedSplit:
@@ -102,7 +102,7 @@ class PartitionState:
 
 
 def offset_of(position: Position) -> int:
-    """The first offset that was not read, by a position of `PartitionState.sealed`."""
+    """Return the first unread offset of a position that `PartitionState.sealed` returned."""
     return int(position.to_json()["offset"])
 
 

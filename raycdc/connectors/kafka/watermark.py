@@ -1,7 +1,8 @@
-"""Event time: watermarks per partition, and which partitions must wait for others. Pure; times in Unix milliseconds.
+"""Event time: the watermark of each partition, and the partitions that wait for others. Pure; times in Unix
+milliseconds.
 
-A partition's watermark is the latest event time read of it. Partitions that have been silent for `idle_after_s` are
-ignored (Flink's idleness); when all are idle there is no watermark, and none is needed.
+A partition's watermark is the latest event time read from it. Partitions that have been silent for `idle_after_s` are
+ignored (Flink's idleness). If all are idle there is no watermark, and none is needed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Watermarks:
         self._clocks.pop(split_id, None)
 
     def read(self, split_id: str, *, event_ms: int | None, now_s: float) -> None:
-        """Messages up to `event_ms` were read."""
+        """Record that messages of a partition up to `event_ms` were read."""
         clock = self._clocks[split_id]
         clock.active_s = now_s
         if event_ms is not None:
@@ -41,7 +42,7 @@ class Watermarks:
         self._clocks[split_id].active_s = now_s
 
     def active(self, *, now_s: float) -> dict[str, int]:
-        """Watermarks of the partitions that are not idle and have one."""
+        """Return the watermarks of the partitions that are not idle and have one."""
         return {
             split_id: clock.event_ms
             for split_id, clock in self._clocks.items()
@@ -49,21 +50,21 @@ class Watermarks:
         }
 
     def ahead(self, limit_ms: int) -> set[str]:
-        """Partitions that are beyond `limit_ms`."""
+        """Return the partitions whose watermark is beyond `limit_ms`."""
         return {s for s, clock in self._clocks.items() if clock.event_ms is not None and clock.event_ms > limit_ms}
 
 
 class Alignment:
-    """The slowest partition of all readers, as the enumerator knows it, and how far others may go."""
+    """The watermark of the slowest partition of all readers, in the enumerator, and the limit for all others."""
 
     def __init__(self, *, max_drift_ms: int) -> None:
         self._max_drift_ms = max_drift_ms
         self._readers: dict[int, int | None] = {}
-        #: The limit last sent to readers.
+        #: The limit that was last sent to readers.
         self.reported_ms: int | None = None
 
     def report(self, reader: int, watermarks: Mapping[str, int]) -> None:
-        """The event times that one reader's active partitions have reached."""
+        """Record the event times that one reader's active partitions have reached."""
         self._readers[reader] = min(watermarks.values(), default=None)
 
     def forget(self, reader: int) -> None:
@@ -71,6 +72,6 @@ class Alignment:
 
     @property
     def limit_ms(self) -> int | None:
-        """Event time beyond which a partition waits; None if none does."""
+        """Return the event time beyond which a partition waits; None if no partition waits."""
         known = [w for w in self._readers.values() if w is not None]
         return min(known) + self._max_drift_ms if known else None

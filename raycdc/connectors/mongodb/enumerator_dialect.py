@@ -1,9 +1,9 @@
-"""The split enumerator's queries to MongoDB.
+"""The split enumerator's queries to MongoDB. Each call has its own client, because the server may be unreachable in
+between; so has a `planning`.
 
-Each call has its own client, because the server may be unreachable in between; so has a `planning`. `CollectionProbes`
-gets the present form of a collection, proven to hold at a position of the change stream, and the start of its snapshot.
-It is for collections that are resnapshotted while others stream (`raycdc.source.tables.resnapshots`), and runs in the
-thread that reads the change stream, or the quiet log.
+`CollectionProbes` queries the present form of a collection that is resnapshotted while others stream
+(`raycdc.source.tables.resnapshots`), with the position of the change stream at which it holds, and the start of its
+snapshot. It runs in the thread that reads the change stream, or the quiet log.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _log = logging.getLogger(__name__)
 
 
 class MongoDbEnumeratorDialect(EnumeratorDialect):
-    """`raycdc.source.snapshot.enumerator.snapshot_plan.EnumeratorDialect` of a snapshot, and of a change stream."""
+    """The dialect of a snapshot, and of a snapshot with a change stream (`EnumeratorDialect`)."""
 
-    #: Every reader may read chunks.
+    #: There is no limit: every reader may read chunks.
     chunk_readers_max = 0
     failover = None
 
@@ -64,7 +64,7 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
                 plans = self._plans(client, discover(client, self._selector))
                 nowhere = NoLogPosition(info.replica_set)
                 return StartPoint(nowhere.sealed(), NO_LOG, plans, parks=self._rules.parks)
-            # The place first: what happens to a collection afterwards is in the stream.
+            # The position comes first, so that the stream has every later event about the collections.
             begin = self._begin(client, discover(client, self._selector))
             tables = discover(client, self._selector)
             require_followable(client, tables)
@@ -84,7 +84,7 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
     def _begin(self, client: Client, tables: Mapping[TableId, str]) -> int:
         """Return the cluster time after which the stream begins.
 
-        A majority has everything up to it, or it is configured.
+        It is configured, or the time of a majority read.
         """
         if (moment_ms := self._config.startup.moment_ms) is not None:
             return ordinal_of(moment_ms // 1000, 0) - 1
@@ -113,7 +113,7 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
     ) -> PlannedChunks:
         client, info = server
         cuts = cut(client, info, table, self._config.snapshot)
-        # Taken last, so that it is as recent as it can be.
+        # The time is taken last, so that it is as recent as possible.
         as_of = log_end(client) if cuts.as_of_one_time else None
         bounds = [None, *map(bound_to_json, cuts.bounds), None]
         splits = tuple(
@@ -138,7 +138,7 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
             yield client, probe(client)
 
 
-#: How often a collection is probed while others take its name.
+#: The number of probes of a collection while others take its name.
 _TRIES = 5
 
 
@@ -146,22 +146,22 @@ _TRIES = 5
 class CollectionProbes:
     """The probes of collections; see the module's docstring. Each has its own client, and blocks.
 
-    `context` has the rules of targets, and says whether images must be the rows that targets have.
+    `context` has the rules of targets, and whether row images must be the target's rows.
     """
 
     config: MongoDbSourceConfig
     context: SourceContext
 
     def layout_now(self, table: TableId) -> CollectionLayout | None:
-        """The layout of the collection; None if there is no such collection. For a source that follows no log."""
+        """Return the layout of the collection; None if it does not exist. For a source that follows no log."""
         with connect(self.config.uri) as client:
             uuid = found(client, table)
             return None if uuid is None else layout_of(client, self.config, table, uuid)
 
     def probe(self, table: TableId) -> FollowableTable[CollectionLayout] | UnfollowableTable | None:
-        """The collection, its layout, the collection again: where it is the same one, that was it at the time after.
+        """Probe a collection: it is followable from a later cluster time on if it was the same before and after.
 
-        None: there is no such collection.
+        Returns None if it does not exist.
         """
         config, rules = self.config, self.context.rules
         with connect(config.uri) as client:
@@ -181,7 +181,7 @@ class CollectionProbes:
                     return UnfollowableTable(why, log_end(client))
                 if found(client, table) == uuid:
                     return FollowableTable(layout, log_end(client), unread(ID))
-        # The source asks for this collection again later, and reads the others meanwhile.
+        # The source probes this collection again later, and reads the others meanwhile.
         raise TableLockedError(f"{table} was another collection each time it was looked at.")
 
     def widening(self, table: TableId) -> Widening | None:

@@ -42,16 +42,16 @@ def require_masked(client: Client, config: MongoDbSourceConfig, tables: Collecti
 
 
 def _with_all_fields(config: MongoDbSourceConfig, table: TableId) -> str | None:
-    """The column that may have any field of a document."""
+    """Return the column that may hold any field of a document, if there is one."""
     if config.schema_.mode is SchemaMode.DOCUMENT:
         return WHOLE
     return REST if config.infers(table) or config.on_type_mismatch is OnTypeMismatch.REST else None
 
 
 def _shard_key(client: Client, table: TableId) -> list[str]:
-    """Fields of documents that the collection is sharded by.
+    """Return the top-level fields of the shard key.
 
-    Raises `SourceError` for a cluster that does not tell them.
+    Raises `SourceError` if a cluster does not permit reading it.
     """
     try:
         with errors(client, f"reading config.collections for {table}, which masks are about"):
@@ -59,7 +59,7 @@ def _shard_key(client: Client, table: TableId) -> list[str]:
     except SourceUnavailableError:
         raise
     except SourceError:
-        # Elsewhere nothing is sharded, and not everybody may look.
+        # Without a router there are no shards, and the account need not have this privilege.
         if probe(client).is_mongos:
             raise
         return []
@@ -68,7 +68,7 @@ def _shard_key(client: Client, table: TableId) -> list[str]:
 
 
 def _shown(client: Client, config: MongoDbSourceConfig, table: TableId) -> list[str]:
-    """Return the fields in a sample of documents, and the declared ones."""
+    """Return the fields of sampled documents, and the configured ones."""
     inferring = config.schema_.model_copy(update={"mode": SchemaMode.INFERRED})
     sampled = layout_of(client, config.model_copy(update={"schema_": inferring, "columns": {}}), table, "")
     return [*(column.name for column in sampled.fields), *config.columns.get(str(table), ())]

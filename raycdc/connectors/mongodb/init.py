@@ -1,4 +1,4 @@
-"""The questions of ``raycdc init`` to people and to a MongoDB: its collections, and their columns.
+"""The questions of ``raycdc init`` for MongoDB: which collections to read, and what their columns are.
 
 `nested_types` describes the content of nested values in sampled documents, for columns of JSON. Pure.
 """
@@ -38,7 +38,9 @@ _VALUES_MAX = 200
 
 
 def nested_types(documents: Iterable[RawBSONDocument]) -> dict[str, str]:
-    """The fields that hold documents or arrays, and what these hold: ``{city: string, zip: string}``, ``[string]``."""
+    """Return the fields that hold documents or arrays, with their content: ``{city: string, zip: string}``,
+    ``[string]``.
+    """
     values: dict[str, list[object]] = {}
     for document in documents:
         for name, value in document.items():
@@ -51,7 +53,7 @@ def nested_types(documents: Iterable[RawBSONDocument]) -> dict[str, str]:
 
 
 def _types(values: Sequence[object], depth: int) -> str:
-    """All types of `values`, with ``or`` between them."""
+    """Return all types of `values`, with ``or`` between them."""
     seen = values[:_VALUES_MAX]
     types = sorted({kind_of(v) for v in seen if v is not None and not isinstance(v, RawBSONDocument | list)})
     documents = [value for value in seen if isinstance(value, RawBSONDocument)]
@@ -74,7 +76,7 @@ def _document(documents: Sequence[RawBSONDocument], depth: int) -> str:
     return f"{{{', '.join(described)}{', ...' if len(fields) > _FIELDS_MAX else ''}}}"
 
 
-#: Collections of which columns are shown, and columns of each.
+#: The number of collections whose columns are shown, and of columns of each.
 _COLLECTIONS_SHOWN, _COLUMNS_SHOWN = 20, 60
 #: The number of sampled documents whose nested values are read.
 _NESTED_SAMPLE = 100
@@ -82,7 +84,7 @@ _URI_VARIABLE = "MONGODB_URI"
 
 
 class MongoDbInitQuestions(InitQuestions):
-    """Lists the collections that the account sees, and shows the columns that a sample of each has."""
+    """The questions about MongoDB, with a list of the account's collections and of the columns in a sample of each."""
 
     noun = "Collections"
     chosen = "collections"
@@ -137,7 +139,7 @@ class MongoDbInitQuestions(InitQuestions):
 
 
 def _resolved(text: str) -> Secret:
-    """The connection string itself; refuses one whose password is written out."""
+    """Return the connection string with its references resolved. Refuses a string that contains the password itself."""
     resolver = ReferenceResolver(os.environ)
     resolved = str(resolver.resolve(text, ("--uri",)))
     if resolver.problems:
@@ -153,14 +155,14 @@ def _resolved(text: str) -> Secret:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One collection's field types, as the configuration names them, and the content of nested fields."""
+    """The field types of one collection, as the configuration names them, and the content of nested fields."""
 
     columns: Mapping[str, str]
     nested: Mapping[str, str] = field(default_factory=dict)
 
 
 def shown_columns(uri: Secret, collections: Sequence[str]) -> dict[str, Shown]:
-    """The fields that a sample of each collection shows."""
+    """Return the fields in a sample of each collection."""
     config = MongoDbSourceConfig.model_validate({"type": "mongodb", "uri": uri, "collections": list(collections)})
     shown = {}
     with connect(uri) as client:
@@ -174,7 +176,7 @@ def shown_columns(uri: Secret, collections: Sequence[str]) -> dict[str, Shown]:
 
 
 def column_lines(shown: Mapping[str, Shown]) -> list[str]:
-    """The tables of columns, as comments."""
+    """Return the tables of columns as comment lines."""
     lines = [
         "# Columns are inferred, as a sample shows them, and come as documents show more. Settle them here instead;",
         "# fields that are not listed are left out then, or kept in _rest with on_type_mismatch above.",

@@ -1,7 +1,7 @@
-"""Counts large documents, and warns once of each collection with some.
+"""Counts large documents, and warns once of each collection that has some.
 
-A change of one may be an event of more than 16 MiB, which servers before 6.0.9 cannot send: it is then read by its key,
-without the document before the change.
+A change of a large document may be an event of more than 16 MiB, which servers before 6.0.9 cannot send. The document
+is then read by its key, and the document before the change is missing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy.typing as npt
 from raycdc.connectors.mongodb.bson.size_loops import larger_than
 from raycdc.model import TableId
 
-#: Half of the maximal message: an event may have a document twice, before and after its change.
+#: Half of the largest message, because an event may have a document twice, before and after its change.
 LARGE_BYTES = 8 << 20
 
 _log = logging.getLogger(__name__)
 
 
 class LargeDocuments:
-    """Counts of one process. Any thread."""
+    """The counts of large documents in one process. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,12 +42,12 @@ class LargeDocuments:
             return dict(self._counts)
 
     def count(self, table: TableId, documents: bytes) -> None:
-        """Count the large ones of the concatenated `documents`."""
+        """Count the large documents in `documents`, which are concatenated."""
         if len(documents) > LARGE_BYTES:
             self._met(table, int(larger_than(np.frombuffer(documents, np.uint8), LARGE_BYTES)))
 
     def count_at(self, table: TableId, data: bytes, indexes: npt.NDArray[np.int64]) -> None:
-        """Count those at `indexes` (0: none) in `data`."""
+        """Count the large documents in `data` at the offsets `indexes` (0: none)."""
         if len(data) > LARGE_BYTES:
             found = np.frombuffer(data, np.uint8)
             sizes = sum(found[indexes + i].astype(np.int64) << (8 * i) for i in range(4))

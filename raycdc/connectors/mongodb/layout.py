@@ -42,18 +42,18 @@ __all__ = [
     "OnTypeMismatch", "Spelling", "declared", "parse_type", "subtype_of", "whole_documents", "with_metadata",
 ]  # fmt: skip
 
-#: The kind of collection that is read, and the noun for it; the server has views and time series, too.
+#: The kind of collections that are read, and the message noun for any kind; the server has views and time series, too.
 COLLECTION = "collection"
-#: The key of every collection.
+#: The key column of every collection.
 ID = "_id"
-#: Column with the whole document, in the mode ``document``.
+#: The column with the whole document, in the mode ``document``.
 WHOLE = "document"
-#: Column with the fields that have no column of their own, as one document; NULL where there are none.
+#: The column with all fields that have no column, as one document; NULL if there are none.
 REST = "_rest"
 
 
 class Spelling(StrEnum):
-    """How columns of JSON hold BSON's types: as Extended JSON v2, or as BSON."""
+    """The form of BSON values in JSON columns: Extended JSON v2, or BSON itself."""
 
     RELAXED = "relaxed"
     CANONICAL = "canonical"
@@ -76,12 +76,12 @@ class OnConflict(StrEnum):
     REST = "rest"
 
 
-#: A value of any type, and a document whose fields are the row's own, in `Spelling.BSON`.
+#: The type of a column with any BSON value, and of a column with a document's fields, in `Spelling.BSON`.
 VALUE = LogicalType(TypeKind.BINARY, native="bson")
 FIELDS = LogicalType(TypeKind.BINARY, native="bson document")
-#: The prefix of types of columns that are filled from the event, and from no document.
+#: The prefix of types of metadata columns, which are filled from the event and not from a document.
 METADATA = "metadata "
-#: The fields of such columns (`raycdc.connectors.mongodb.stream.events`).
+#: The fields of events that metadata columns can have (`raycdc.connectors.mongodb.stream.events`).
 METADATA_FIELDS: Mapping[str, LogicalType] = {
     "database": LogicalType(TypeKind.STRING),
     "collection": LogicalType(TypeKind.STRING),
@@ -90,19 +90,19 @@ METADATA_FIELDS: Mapping[str, LogicalType] = {
     "wall_time": LogicalType(TypeKind.TIMESTAMP, fsp=3),
     "txn_number": LogicalType(TypeKind.INT64),
 }
-#: Characters that names of columns cannot have in every target (Delta Lake's are the fewest).
+#: Characters that a column name must not have in some target (Delta Lake allows the fewest).
 UNFIT_NAME = re.compile(r"[ ,;{}()\n\t=.`$\0]")
-#: Digits of a decimal128.
+#: The number of digits of a decimal128.
 _DIGITS_MAX = 34
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionLayout:
-    """Columns in order, `ID` first and never NULL. `rest`, `whole` and `others` say which of them are no field.
+    """Columns in order, `ID` first and never NULL. `rest`, `whole` and `others` name the columns that are no field.
 
     `others` are pairs of a field and the additional JSON column for values that the field's column cannot hold. `uuid`
     is the collection's, in hexadecimal: another one means another collection of the same name ("": not known). `asked`
-    is the configuration of the collection as text, for people and for comparison.
+    is the configuration of the collection as text, for display and comparison.
     """
 
     columns: tuple[Column, ...]
@@ -119,7 +119,7 @@ class CollectionLayout:
 
     @property
     def rest(self) -> bool:
-        """Return True if a column holds the fields that have no other one."""
+        """Return True if a column holds the fields without a column."""
         return self.on_type_mismatch is OnTypeMismatch.REST and not self.whole
 
     @property
@@ -135,7 +135,7 @@ class CollectionLayout:
 
     @property
     def fields(self) -> tuple[Column, ...]:
-        """Columns that are fields of the documents."""
+        """Return the columns that are fields of the documents."""
         none = {other for _, other in self.others} | ({REST} if self.rest else set())
         none |= {column.name for column in self.columns if column.type.native.startswith(METADATA)}
         if self.whole:
@@ -146,7 +146,7 @@ class CollectionLayout:
         return TableSchema(self.columns, (ID,))
 
     def version(self) -> TableVersion:
-        """The columns and the schema document."""
+        """Return the columns with the schema document."""
         return TableVersion(self.schema(), self.document())
 
     def document(self) -> SchemaDocument:
@@ -171,7 +171,7 @@ class CollectionLayout:
 
 
 def declared(types: dict[str, LogicalType], *, json: Spelling, on_type_mismatch: OnTypeMismatch) -> CollectionLayout:
-    """The layout of listed fields, `ID` among them, and of the rest where that is kept."""
+    """Return the layout of the configured columns, `ID` among them, with the rest column if that is kept."""
     names = [ID, *(name for name in types if name != ID)]
     columns = [Column(name, _spelled(types[name], json), nullable=name != ID) for name in names]
     if on_type_mismatch is OnTypeMismatch.REST:
@@ -197,7 +197,7 @@ def with_metadata(layout: CollectionLayout, wanted: Mapping[str, str]) -> Collec
 
 
 def _spelled(logical: LogicalType, json: Spelling) -> LogicalType:
-    """The type of a column in this spelling: as BSON where text or a decimal could lose something."""
+    """Return the type of a column in this spelling: BSON if text or a decimal could lose something."""
     wide = logical.kind is TypeKind.DECIMAL and logical.precision > _DIGITS_MAX
     text = logical.kind is TypeKind.JSON or logical.native == "decimal128"
     return VALUE if json is Spelling.BSON and (wide or text) else logical

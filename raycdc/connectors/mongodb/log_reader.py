@@ -81,12 +81,12 @@ class ChangeStreamReader:
         self._followed = followed
         self._document_reads = document_reads
         self._rows = rows
-        #: The place up to which everything was passed on.
+        #: The position up to which everything was passed on.
         self._position = stream.start
         self._reported = self._ordinal
-        #: Events about collections of a transaction whose end has not come.
+        #: Events about collections in a transaction whose end has not come.
         self._late: list[tuple[EventBatch, int]] = []
-        #: The last unit left a transaction open.
+        #: True if the last unit left a transaction open.
         self._open = False
         self._units: list[LogUnit] = []
         self._closed = threading.Event()
@@ -95,13 +95,13 @@ class ChangeStreamReader:
         return f"ChangeStreamReader({seconds_of(self._position.cluster_time)}, {self._followed})"
 
     def fetch(self) -> LogUnit | None:
-        """The next unit; None when the server had nothing new for a moment."""
+        """Return the next unit; None if the server had nothing new within a short wait."""
         if not self._units and not self._closed.is_set():
             self._resnapshot_parked()
         if not self._units and not self._closed.is_set():
             self._read()
         if not self._units and not self._open and (self._reported < self._ordinal or self._document_reads.changed):
-            # A change may have been settled without a row, which must be reported, too.
+            # A change may have been settled without a row; the new state must be reported, too.
             notes = _notes(self._document_reads)
             self._units.append(LogProgress(LogPosition(self._position.sealed(), self._ordinal, notes=notes)))
         if not self._units:
@@ -114,7 +114,7 @@ class ChangeStreamReader:
     def _ordinal(self) -> int:
         """Return the cluster time up to which everything was read and no change is absent.
 
-        A run would end too early with a later one.
+        A later ordinal would end a run before the absent changes are settled.
         """
         return min(self._position.cluster_time, self._document_reads.resolved_to)
 
@@ -167,12 +167,11 @@ class ChangeStreamReader:
             self._units.append(TransactionPart(position, rows, _bytes(rows)))
 
     def _pass(self, whole: Whole) -> None:
-        """Pass on complete transactions, up to each one with events about collections.
+        """Pass on complete transactions, and stop before and after each one with events about collections.
 
-        These are passed before its rows.
-
-        The position after such a transaction is passed last: reading again from the previous position repeats all of
-        it, and the repetition does not change a collection that is gone or waits.
+        The rows before such a transaction are passed on first. The position after it is passed on last: reading again
+        from the previous position repeats all of it, and the repetition does not change a collection that is gone or
+        waits.
         """
         batch, rank = whole.batch, whole.rank
         first = 0
@@ -183,7 +182,7 @@ class ChangeStreamReader:
             first, rank = stop, 0
 
     def _pass_up_to(self, part: EventBatch, behind: ResumeToken, *, rank: int) -> None:
-        """Pass on events; `behind` is the next position between two transactions."""
+        """Pass on the events of `part`; `behind` is the next position between two transactions."""
         moment, event_ms = int(part.times[-1]), _event_ms(part)
         position = StatementPosition(self._position.sealed(), moment, event_ms)
         parked: list[ParkTableUpdate] = []
@@ -199,7 +198,10 @@ class ChangeStreamReader:
         self._append(rows, event_ms=event_ms, parked=parked)
 
     def _next_stop(self, batch: EventBatch, first: int) -> int:
-        """Up to where events are passed in one go: an open transaction, or one with events about collections, alone."""
+        """Return the number of the event up to which events are passed on together.
+
+        An open transaction, or one with events about collections, is passed on alone.
+        """
         times = batch.times
         about = np.flatnonzero(batch.events[first:, codes.E_KIND] == codes.OTHER)
         if self._open or (about.size and times[first + about[0]] == times[first]):
@@ -214,7 +216,7 @@ class ChangeStreamReader:
         parked: Sequence[ParkTableUpdate] = (),
         missing: tuple[MissingRow, ...] = (),
     ) -> None:
-        """Pass on rows after which no transaction is open."""
+        """Pass on rows that end between two transactions."""
         self._open = False
         new = self._rows.take_parked(self._as_statement_position(event_ms or _now_ms()))
         notes = _notes(self._document_reads)
@@ -222,7 +224,7 @@ class ChangeStreamReader:
         self._units.append(LogTransactions(position, rows, (*parked, *new), missing, _bytes(rows)))
 
     def _changed(self, changes: Sequence[TableChange], event_ms: int | None) -> None:
-        """Pass on changes of collections, where the stream is now."""
+        """Pass on changes of collections at the stream's present position."""
         for change in changes:
             update = change.update
             if not isinstance(update, AlterTableUpdate):
@@ -231,14 +233,14 @@ class ChangeStreamReader:
             self._units.append(SchemaChange(position, (update,), change.rows))
 
     def _resnapshot_parked(self) -> None:
-        """Between two transactions: collections begin again whose look holds here."""
+        """Pass on the resnapshots of collections whose probe holds at this position, if no transaction is open."""
         if not self._open:
             self._widen()
             self._changed(self._followed.take_probed(self._as_statement_position(_now_ms())), None)
             self._recheck_absent()
 
     def _recheck_absent(self) -> None:
-        """Between two transactions: changes whose document was not found, and nothing says why."""
+        """Read documents of absent changes again, between two transactions, and pass on their changes."""
         at = self._position.cluster_time
         due = self._document_reads.unexplained(at, self._followed.writer)
         if not due and self._document_reads.full:
@@ -269,7 +271,7 @@ class ChangeStreamReader:
         return rows
 
     def _widen(self) -> None:
-        """Between two transactions: collections have the columns from here on that were wanting."""
+        """Pass on the schema changes of collections that get more columns, between two transactions."""
         self._changed(self._followed.widenings(self._as_statement_position(_now_ms())), None)
 
     def _as_statement_position(self, ts_ms: int) -> StatementPosition:
@@ -277,7 +279,7 @@ class ChangeStreamReader:
 
 
 def _abouts(batch: EventBatch) -> list[tuple[EventBatch, int]]:
-    """The events about collections, each as a batch and its number there."""
+    """Return the events about collections, each as a batch and its number there."""
     return [(batch, int(n)) for n in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER)]
 
 
@@ -295,20 +297,20 @@ def _now_ms() -> int:
 
 
 def _notes(reads: DocumentReads) -> LogNotes | None:
-    """Documents that are still to be read; None if they are as they were when last asked for."""
+    """Return the absent changes as notes of the log; None if they are unchanged since the last call."""
     state = reads.state()
     return None if state is None else LogNotes.from_json(state)
 
 
-#: Longest that a log without entries keeps its thread from leaving.
+#: The longest wait of a log without entries for its thread to end.
 _IDLE_S = 1.0
 
 
 class QuietLog:
-    """`raycdc.source.snapshot.reader.reading.BlockingLog` of the units that let `wanted` begin again; then silence.
+    """The log of a snapshot without a change stream: it resnapshots the `wanted` collections, and then has no entries.
 
-    `probe` asks the source for a collection's layout, None if there is none such. It blocks, in the fetcher's thread.
-    `wanted` says of each whether a target may have rows of it.
+    `probe` returns a collection's layout, or None if it does not exist; it blocks, in the fetcher's thread. `wanted` is
+    True for a collection of which a target may have rows.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from raycdc.source.startup import SelectedTablesConfig, StartupOptions, checked,
 
 
 class MongoDbChunkStrategy(StrEnum):
-    """How a collection is cut into ranges of a key; each falls back to the next one, and says why."""
+    """The strategies to cut a collection into key ranges. Each falls back to the next one, and reports why."""
 
     AUTO = "auto"
     SHARDED = "sharded"
@@ -54,14 +54,14 @@ class SchemaMode(StrEnum):
 
 
 class Changelog(StrEnum):
-    """The rows that an update brings: the new one, or the previous one, too."""
+    """The rows of an update: the new row, or also the previous one."""
 
     UPSERT = "upsert"
     FULL = "full"
 
 
 class MongoDbStartupOptions(StartupOptions):
-    """The start position; used only while the pipeline has no state."""
+    """The start position. It is used only while the pipeline has no state."""
 
     mode: Literal["initial", "snapshot", "latest", "timestamp"] = option(
         "initial",
@@ -101,7 +101,7 @@ class SchemaOptions(Options):
 
 
 class MongoDbSnapshotOptions(Options):
-    """The cut of collections into chunks."""
+    """The options to cut collections into chunks."""
 
     strategy: MongoDbChunkStrategy = option(
         MongoDbChunkStrategy.AUTO,
@@ -156,7 +156,7 @@ class MongoDbSnapshotOptions(Options):
         return value
 
     def collections_by_key(self) -> dict[str, list[str]]:
-        """The collections that have an option of their own, by the option's key in the source's section."""
+        """Return the collections that have a separate option, by the option's key in the source's section."""
         return {
             "snapshot.per_collection": list(self.per_collection),
             "snapshot.filter": list(self.filter),
@@ -165,12 +165,12 @@ class MongoDbSnapshotOptions(Options):
         }
 
     def selection_of(self, table: TableId) -> CollectionSelection:
-        """The selected part of one collection."""
+        """Return the selected part of one collection."""
         name = str(table)
         return CollectionSelection(self.filter.get(name, ""), self.fields.get(name, ()), self.limit.get(name, 0))
 
     def strategy_of(self, table: TableId) -> MongoDbChunkStrategy:
-        """The strategy of one collection."""
+        """Return the strategy of one collection."""
         return self.per_collection.get(str(table), self.strategy)
 
 
@@ -229,7 +229,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
     @field_validator("schema_", "startup", "snapshot", mode="before")
     @classmethod
     def _short(cls, value: Any, info: Any) -> Any:
-        """``schema = "document"`` for ``schema = { mode = "document" }``, and so on."""
+        """Expand short forms: ``schema = "document"`` means ``schema = { mode = "document" }``."""
         key = "strategy" if info.field_name == "snapshot" else "mode"
         return {key: value} if isinstance(value, str) else value
 
@@ -292,7 +292,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         return self
 
     def for_sink(self, sink: str) -> MongoDbSourceConfig:
-        """Spelled as BSON for a sink that writes that, unless the user wants it otherwise."""
+        """Return a configuration whose values are BSON for a MongoDB sink, unless the user chose another form."""
         if self.schema_.json_ is not None:
             return self
         spelling = Spelling.BSON if sink == "mongodb" else Spelling.RELAXED
@@ -309,16 +309,16 @@ class MongoDbSourceConfig(SelectedTablesConfig):
 
     @property
     def repeats_inserts(self) -> bool:  # type: ignore[override]
-        """An update comes without the row before it, unless the server keeps images."""
+        """Return True if updates may come as inserts, without the row before. A full changelog has that row."""
         return not (self.bounded or self.full_changelog)
 
     @property
     def full_changelog(self) -> bool:
-        # A snapshot alone has nothing but inserts.
+        # A snapshot without a change stream has only inserts.
         return self.changelog is Changelog.FULL and not self.bounded
 
     def selector(self) -> TableSelector:
-        """The collections to read."""
+        """Return the selector of the configured collections."""
         return TableSelector(self.collections, self.exclude)
 
     def asked_of(self, table: TableId) -> str:
@@ -355,7 +355,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
 
 
 def _require_columns(fields: Mapping[str, str]) -> None:
-    """Raises ValueError unless these are columns of a collection, its key among them, with their types."""
+    """Raise ValueError unless these are columns of a collection with their types, and have its key."""
     if ID not in fields:
         raise ValueError(f"name the type of {ID}, too; documents are told apart by it")
     seen: dict[str, str] = {}

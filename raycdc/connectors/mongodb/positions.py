@@ -1,4 +1,4 @@
-"""A position of a change stream for people, as ``raycdc inspect`` and ``raycdc tables`` print it."""
+"""A position of a change stream as text, as ``raycdc inspect`` and ``raycdc tables`` print it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raycdc.state.opaque import Position
 
 
 def position_text(position: Position) -> str:
-    """Return the cluster time, followed by the meaning of the token; the JSON of a position without a log."""
+    """Return the cluster time and the meaning of the token; the JSON if the position is that of no log."""
     stored = position.to_json()
     if "cluster_time" not in stored:
         return json.dumps(stored, ensure_ascii=False)
@@ -21,7 +21,7 @@ def position_text(position: Position) -> str:
     if stored["token"] is None:
         return f"{text}, no token yet"
     data = json.loads(stored["token"])["_data"]
-    if isinstance(data, dict):  # Binary, as servers before 4.0.7 may have it.
+    if isinstance(data, dict):  # The token is binary, as it may be from servers before 4.0.7.
         data = b64decode(data["$binary"]["base64"]).hex()
     token = decode_token(data)
     kind = "a high watermark" if token.high_watermark else "an event"

@@ -3,7 +3,7 @@
 A pure snapshot has a log with resnapshots only; otherwise the log is a change stream. A state's position shows with
 which of the two it was begun.
 
-`server_costs` reads the cost of cutting collections from the server's own counters (manual, ``serverStatus``).
+`server_costs` reads the server's counters (manual, ``serverStatus``), which show the cost of cutting collections.
 `log_retention` returns how long a replica set keeps the unread part of its oplog.
 """
 
@@ -60,9 +60,9 @@ _US_PER_S = 1_000_000
 
 
 def server_costs(uri: Secret) -> ServerCosts:
-    """Return the costs of the whole server since it began, for all clients; of a cluster, of its router alone. Blocks.
+    """Return the work of the whole server since its start, for all clients; for a cluster, of the router alone. Blocks.
 
-    Unknown if the account lacks the role ``clusterMonitor``.
+    Numbers are unknown if the account lacks the role ``clusterMonitor``.
     """
     with connect(uri) as client:
         try:
@@ -111,7 +111,7 @@ _log = logging.getLogger(__name__)
 
 
 class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
-    """See the module's docstring. Picklable: it holds the configuration, never a connection."""
+    """The MongoDB source; see the module's docstring. Picklable: it holds the configuration, never a connection."""
 
     def __init__(self, config: MongoDbSourceConfig, context: SourceContext | None = None) -> None:
         super().__init__(config, context)
@@ -125,7 +125,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         return 0.0  # There are no dropped rows to remember.
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Figures by collection."""
+        """Return the counts of large documents by collection."""
         return {"large_documents": self._large.counts()}
 
     def warm_up(self) -> None:
@@ -144,11 +144,11 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             return stream_options(client, probe(client), self.config.selector()).images
 
     def preflight(self, last: Manifest | None) -> None:
-        """Check the source; also refuses another replica set than the one that was begun with."""
+        """Check the source. Also refuses a replica set other than that of the state."""
         state = stream_of(last)
         with connect(self.config.uri) as client:
             info = probe(client)
-            # A missing one was dropped, which the stream reports.
+            # A missing collection was dropped, which the stream reports.
             first = last is None or self.config.bounded
             tables = discover(client, self.config.selector(), complete=first)
             if state is not None:
@@ -156,7 +156,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             for table in tables:
                 require_selectable(client, table, self.config.snapshot.selection_of(table))
             followed = set() if state is None else set(state.followed)
-            # Newer ones are checked when they are probed, and parked if necessary.
+            # Collections that are not in the state are checked when they are probed, and parked if necessary.
             judged = [table for table in tables if first or table in followed]
             require_masked(client, self.config, judged, self.context.rules.masks)
             if not self.config.bounded:
@@ -204,8 +204,8 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         return MongoDbEnumeratorDialect(self.config, self.context.rules)
 
     def log_reader(self, split: StreamSplit) -> QuietLog | ChangeStreamReader:
-        """Connect and open the change stream where the split says. Blocks; raises `LogLostError`."""
-        # Of a collection that was left out nothing is followed, whatever takes its name.
+        """Connect and open the change stream at the split's position. Blocks; raises `LogLostError`."""
+        # A collection that was left out is not followed, even if another one takes its name.
         parked = {table: state for table, state in split.state.parked.items() if self.config.captures(table)}
         looks = CollectionProbes(self.config, self.context)
         start = position_of(split.state.position)
@@ -228,7 +228,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
     def _change_stream(
         self, client: Client, start: StreamPosition, followed: FollowedCollections, absent: Mapping[str, Any]
     ) -> ChangeStreamReader:
-        """The reader of a stream that is opened at `start`; `absent` is the state of `DocumentReads`."""
+        """Return the reader of a stream that is opened at `start`; `absent` is the state of `DocumentReads`."""
         info = probe(client)
         if info.version < VERSION_WITH_POSITIONS:
             _log.warning(

@@ -1,4 +1,4 @@
-"""Compile everything the connector runs, so that no reader compiles at its first document."""
+"""Compiles all loops of the connector, so that no reader compiles at its first document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DOCUMENT = b"\x10_id\0\x01\0\0\0\x02s\0\x02\0\0\0x\0"
 
 
 def compile_all() -> None:
-    """Compile (or find compiled) every loop. Takes about a quarter of a minute the first time."""
+    """Compile every loop, or load it from the cache. Takes about a quarter of a minute the first time."""
     layout = declared({"_id": parse_type("int")}, json=Spelling.RELAXED, on_type_mismatch=OnTypeMismatch.REST)
     decoder = DocumentDecoder(layout, collection="d.c")
     documents = struct.pack("<i", len(_DOCUMENT) + 5) + _DOCUMENT + b"\0"

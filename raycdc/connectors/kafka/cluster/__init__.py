@@ -1,1 +1,1 @@
-"""The cluster: connections, checks, partitions and offsets, and its troubles."""
+"""The Kafka cluster: its client, checks, partitions with their offsets, the identity of topics, and outages."""

@@ -1,6 +1,7 @@
-"""Is this cluster, as this user, fit to be read, and do its messages mean something? Looks, and changes nothing.
+"""The checks of ``raycdc check`` and ``raycdc plan`` for Kafka: access to the topics, and messages in the expected
+format.
 
-Used by ``raycdc check``. Each finding is one `CheckResult`; only a cluster that does not answer raises.
+They change nothing. Each finding is one `CheckResult`; an exception is raised only if the cluster does not answer.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def check_source(
 
 
 def tables_of_last_messages(config: KafkaSourceConfig) -> dict[TableId, TableSchema]:
-    """The tables that the last messages of the topics are of, as far as these say their columns.
+    """Return the tables in the last messages of the topics, with the columns that these messages show.
 
-    Raises `SourceError` if a topic cannot be read, `DataError` when its messages are not of the format.
+    Raises `SourceError` if a topic cannot be read, `DataError` if its messages are not in the configured format.
     """
     cluster = KafkaCluster(config)
     schemas: dict[TableId, TableSchema] = {}
@@ -126,14 +127,14 @@ def _missing(config: KafkaSourceConfig, name: str) -> CheckResult:
 
 
 def _acl(config: KafkaSourceConfig, operations: str, resource: str) -> str:
-    """The command that permits it."""
+    """Return the command that grants the user these operations on the resource."""
     user = config.properties.get("sasl.username", "NAME")
     servers = config.bootstrap_servers
     return f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:{user} {operations} {resource}"
 
 
 def _denied_topics(admin: AdminClient, names: Sequence[str]) -> set[str]:
-    """Topics that the user sees and may not read. A cluster that says nothing of permissions has none."""
+    """Return the topics that the user sees but may not read: none if the cluster reports no permissions."""
     if not names:
         return set()
     asked = admin.describe_topics(TopicCollection(list(names)), include_authorized_operations=True)
@@ -161,7 +162,7 @@ def _permissions(config: KafkaSourceConfig, topics: Sequence[KafkaTopic], denied
 
 
 def _group(admin: AdminClient, config: KafkaSourceConfig) -> list[CheckResult]:
-    """The use of the consumer group: to begin from its offsets, or only to show people the progress."""
+    """Check the use of the consumer group, from whose offsets reading begins, or which only shows the progress."""
     if config.group_id is None:
         return []
     needed = config.startup.mode is StartMode.GROUP_OFFSETS
@@ -217,7 +218,7 @@ def _start(
 def _last_messages(
     config: KafkaSourceConfig, cluster: KafkaCluster, topic: KafkaTopic
 ) -> dict[int, list[MessageBatch]]:
-    """The last messages of a topic's first partitions that have some; read without a group."""
+    """Return the last messages of a topic's first non-empty partitions. Reads without a consumer group."""
     bounds = cluster.bounds([(topic.name, number) for number in topic.partitions])
     sampled = [p for p, (low, high) in bounds.items() if high > low][:SAMPLED_PARTITIONS]
     batches: dict[int, list[MessageBatch]] = {number: [] for _, number in sampled}
@@ -261,7 +262,7 @@ def _decode(config: KafkaSourceConfig, messages: Mapping[int, Sequence[MessageBa
 
 
 def _format(config: KafkaSourceConfig, topic: str, decoded: Sequence[Decoded]) -> CheckResult:
-    """The changes in a topic's last messages by the format; the first message that it cannot decode."""
+    """Check that the format can decode a topic's last messages. Returns the tables found, or the first failure."""
     identifier = config.format["type"]
     failures = [part.failure for part in decoded if part.failure is not None]
     bad: list[BadMessage] = [message for part in decoded for message in part.bad]

@@ -37,7 +37,7 @@ from raycdc.errors import SourceError, SourceUnavailableError
 #: The time limit of one query to the cluster.
 TIMEOUT_S = 20.0
 
-#: Answers that trying again may change, as the cluster is (partly) away.
+#: Errors that a retry may resolve, because the cluster or a part of it is unavailable.
 _UNREACHABLE = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -55,7 +55,7 @@ _UNREACHABLE = frozenset(
     }
 )
 
-#: Answers that there is no such topic, or partition of it.
+#: Errors for a topic or a partition that does not exist.
 DROPPED_CODES = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """A topic as the cluster has it now; `identity` changes when it is deleted and created again."""
+    """A topic as the cluster has it now. `identity` changes when the topic is deleted and created again."""
 
     name: str
     identity: str
@@ -72,14 +72,14 @@ class KafkaTopic:
 
 
 def client_properties(config: KafkaSourceConfig) -> dict[str, Any]:
-    """The properties of every client of `config`'s cluster."""
+    """Return the properties of every client of `config`'s cluster."""
     return {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", "log_level": 0, **config.properties}
 
 
 def consumer_properties(config: KafkaSourceConfig) -> dict[str, Any]:
     """Return the properties of a consumer with assigned partitions that never commits by itself."""
     rate_limit = config.rate_limit
-    # Messages that librdkafka has read ahead cannot be held back any more.
+    # Read-ahead messages of librdkafka cannot be held back any more.
     ahead = {"queued.min.messages": str(rate_limit.rows_at_once(100_000))} if rate_limit else {}
     return {
         "fetch.wait.max.ms": "100",
@@ -119,14 +119,14 @@ def source_error(error: KafkaError, where: str) -> SourceError:
 
 
 class KafkaCluster:
-    """Questions to the cluster; each blocks up to `TIMEOUT_S` and raises `SourceError`."""
+    """Blocking queries to the cluster. Each takes up to `TIMEOUT_S` and raises `SourceError`."""
 
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
         self._admin = admin_client(client_properties(config), section="source")
 
     def topics(self) -> list[KafkaTopic]:
-        """The selected topics that exist, with their partitions."""
+        """Return the selected topics that exist, with their partitions."""
         servers = self._config.bootstrap_servers
         metadata = self._ask(lambda: list_topics(self._admin, servers, timeout_s=TIMEOUT_S))
         names = sorted(name for name, t in metadata.topics.items() if t.error is None and self._config.selects(name))
@@ -137,7 +137,7 @@ class KafkaCluster:
         return [KafkaTopic(name, identities[name], tuple(sorted(metadata.topics[name].partitions))) for name in names]
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The first offset that each partition still has."""
+        """Return the first offset that each partition still has."""
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -156,14 +156,14 @@ class KafkaCluster:
         return {p: (first[p], last[p]) for p in asked}
 
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
-        """The first message at or after a time; partitions without one are left out."""
+        """Return the offset of the first message at or after a time. Partitions without such a message are left out."""
         offsets = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def retention_ms(self, topics: Iterable[str]) -> dict[str, int | None]:
-        """Return how long each topic keeps its messages: -1 for ever.
+        """Return how long each topic keeps its messages (-1: for ever).
 
-        None if it deletes by size, or the account may not know.
+        The time is None if the topic deletes by size, or if the account may not read the setting.
         """
         asked = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(topics)}
         try:
@@ -178,7 +178,7 @@ class KafkaCluster:
         }
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offsets that the consumer group has committed; partitions without one are left out."""
+        """Return the offsets that the consumer group has committed. Partitions without one are left out."""
         consumer = consumer_client(consumer_properties(self._config), section="source")
         try:
             asked = [TopicPartition(*p) for p in partitions]
@@ -188,7 +188,7 @@ class KafkaCluster:
         return {(a.topic, a.partition): a.offset for a in answers if a.offset >= 0}
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Set the group's offsets."""
+        """Set the group's committed offsets."""
         consumer = consumer_client(consumer_properties(self._config), section="source")
         try:
             wanted = [TopicPartition(*p, offset) for p, offset in offsets.items()]
@@ -221,14 +221,15 @@ class KafkaCluster:
 #: How often an unavailable cluster is queried again, and how long the fetches wait for its answer.
 AGAIN_EVERY_S = 5.0
 ASKED_S = 0.5
-#: Librdkafka repeats a continuing refusal every half minute, so an older one is over.
+#: Librdkafka repeats a continuing refusal every half minute, so a refusal that is older is over.
 REFUSAL_LASTS_S = 60.0
 
 
 class Refusals:
-    """Tracks since when brokers refuse an account, without an answer in between. An unavailable broker does not count.
+    """The refusals of an account by brokers, without an answer in between.
 
-    A series of refusals ends if no new one came for longer than librdkafka takes to repeat one.
+    An unavailable broker does not count. A series of refusals ends if no new one came for longer than librdkafka takes
+    to repeat one.
     """
 
     def __init__(self, retry_s: float) -> None:
@@ -238,13 +239,13 @@ class Refusals:
         self._text = ""
 
     def came(self, text: str, now_s: float) -> None:
-        """A broker refused the account, in these words."""
+        """Record that a broker refused the account, with the broker's message."""
         if self._first_s is None or now_s - self._last_s > self._retry_s + REFUSAL_LASTS_S:
             self._first_s = now_s
         self._last_s, self._text = now_s, text
 
     def over(self) -> None:
-        """A broker answered."""
+        """End the series of refusals, because a broker answered."""
         self._first_s = None
 
     @property
@@ -253,14 +254,17 @@ class Refusals:
         return self._first_s is not None
 
     def too_long(self, now_s: float) -> str:
-        """The words of the last refusal where they have lasted for too long, and still do; else nothing."""
+        """Return the last message if the refusals have lasted too long and continue; otherwise an empty text."""
         if self._first_s is None or now_s - self._last_s > REFUSAL_LASTS_S:
             return ""
         return self._text if now_s - self._first_s >= self._retry_s else ""
 
 
 class ClusterOutage:
-    """See the module's docstring. Used by the thread that fetches alone; `watch` comes first."""
+    """The outages of the cluster, or refusals of the account, during one consumer's life.
+
+    Used only by the thread that fetches. `watch` is called first.
+    """
 
     def __init__(self, config: KafkaSourceConfig, retry_policy: RetryPolicy) -> None:
         self._where = config.bootstrap_servers
@@ -270,7 +274,7 @@ class ClusterOutage:
         self._consumer: Consumer | None = None
         #: The time of the next check of the cluster; None while no problem is known.
         self._poll_s: float | None = None
-        #: True if the account's password has to be read again, for librdkafka to reconnect with.
+        #: True if the account's password has to be read again, so that librdkafka reconnects with it.
         self._renews = False
 
     def __repr__(self) -> str:
@@ -281,22 +285,23 @@ class ClusterOutage:
         self._consumer = consumer
 
     def heard(self, error: KafkaError) -> None:
-        """Librdkafka calls it within a fetch."""
+        """Record an error. Librdkafka calls this during a fetch."""
         if error.code() in REFUSED_ACCOUNT:
             self.refused(error)
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._begins(f"does not answer: {error.str()}")
 
     def refused(self, error: KafkaError) -> None:
-        """A broker refused the account."""
+        """Record that a broker refused the account, and renew the password at the next check."""
         self._renews = True
         self._refusals.came(error.str(), time.monotonic())
         self._begins(f"refuses the account: {error.str()}")
 
     def see_to(self, topic: str | None, *, answered: bool) -> None:
-        """Say when it is over: a topic without new messages would say nothing by itself.
+        """Check whether the outage is over, and log its end. `answered` is True if messages arrived.
 
-        Raises `SourceError` if the account was refused for too long.
+        The cluster is queried because a topic without new messages would not show that it is available again. Raises
+        `SourceError` if the account was refused for too long.
         """
         if self._renews:
             self._renews = False
@@ -311,7 +316,7 @@ class ClusterOutage:
                 if text := self._refusals.too_long(time.monotonic()):
                     raise self._too_long(text) from None
                 if self._refusals.under_way:
-                    # Librdkafka reports the same refusal half a minute later.
+                    # Without a new login, librdkafka would report the same refusal half a minute later.
                     self._renew()
                 self._poll_s = time.monotonic() + AGAIN_EVERY_S
                 return

@@ -1,4 +1,4 @@
-"""One discovery of the cluster: the existing partitions, the start of new ones, the end of this run. Blocks.
+"""One discovery of the cluster: its partitions, the start of new ones, the end of a bounded run. Blocks.
 
 `KnownPartitions` has the enumerator's partitions, each with its last sealed or first position. Pure.
 """
@@ -30,15 +30,15 @@ class KnownPartitions:
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
         self._states: dict[str, PartitionState] = {}
-        #: The last sealed state of each partition: a seal examines only those with another state.
+        #: The last sealed state of each partition. A seal decodes only states that differ from it.
         self._sealed: dict[str, SealedSplit] = {}
-        #: Selected partitions that have not ended; and those whose position was replaced by policy.
+        #: The selected partitions that have not ended, and the partitions whose position the policy replaced.
         self._to_read: dict[str, None] = {}
         self._reset: dict[str, int] = {}
         self._selects = cache(config.selects)
         #: The ends of partitions for this run only, as found at its first discovery.
         self._ends: dict[str, int] = {}
-        #: Partitions whose state no manifest has yet: found in this run, or with a replaced position.
+        #: The partitions whose state is in no manifest yet: found in this run, or with a replaced position.
         self._unsealed: set[str] = set()
         #: `found_once` is True if any run has completed a discovery, `discovered` if this run has.
         self.found_once = False
@@ -59,15 +59,15 @@ class KnownPartitions:
         return list(self._states.values())
 
     def restore(self, states: Iterable[PartitionState], *, found_once: bool) -> None:
-        """Set the partitions that a manifest has."""
+        """Set the partitions of a manifest."""
         for state in states:
             self._put(state)
         self.found_once = found_once
 
     def take(self, states: Sequence[PartitionState], ends: Mapping[str, int]) -> None:
-        """Add new partitions of a discovery, or known ones with a replaced position.
+        """Add a discovery's new partitions, and known ones with a replaced position.
 
-        `ends` count at the first discovery.
+        `ends` are used at the first discovery only.
         """
         for state in states:
             self._put(state)
@@ -79,7 +79,7 @@ class KnownPartitions:
         self.found_once = self.discovered = True
 
     def keep(self, sealed: PartitionState) -> None:
-        """Keep the coordinator's state of a partition, unless its position was replaced here."""
+        """Set a partition's state to the sealed one, unless its position was replaced here since."""
         known = self._states.get(sealed.split_id)
         if known is None or sealed.resets >= known.resets:
             self._put(sealed)
@@ -103,15 +103,18 @@ class KnownPartitions:
         return self._states[split_id].ended(self._ends.get(split_id))
 
     def selected(self) -> list[str]:
-        """The partitions of topics that the configuration selects now."""
+        """Return the partitions of topics that the configuration selects now."""
         return [split_id for split_id, state in self._states.items() if self._selects(state.topic)]
 
     def to_read(self) -> Collection[str]:
-        """The selected partitions that have not ended."""
+        """Return the selected partitions that have not ended."""
         return self._to_read.keys()
 
     def unreported(self, waiting: Iterable[str]) -> list[PartitionState]:
-        """The states that a manifest has to hold as no reader reports them: those of `waiting` and of unsealed ones."""
+        """Return the states that a manifest must hold itself because no reader reports them.
+
+        They are the states of `waiting` and of unsealed partitions.
+        """
         return [self._states[split_id] for split_id in sorted({*waiting, *self._unsealed})]
 
     def problems(self) -> dict[str, str]:
@@ -138,7 +141,7 @@ class KnownPartitions:
                 )
 
 
-#: The advice for a sealed position that a partition does not have.
+#: The advice if a partition does not have the sealed position.
 ANOTHER_POSITION = (
     'Accept that messages are missing or come again with source.on_out_of_range = "earliest" or "latest", or start '
     "another pipeline."
@@ -146,16 +149,16 @@ ANOTHER_POSITION = (
 
 
 class ClusterQuestions(Offsets, Protocol):
-    """The enumerator's questions to the cluster. Blocks; called off the coordinator's thread."""
+    """The enumerator's queries to the cluster. They block, and run off the coordinator's thread."""
 
     def topics(self) -> list[KafkaTopic]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """New partitions with their offsets, and this run's ends when it is bounded.
+    """The new partitions with their offsets, and the ends of a bounded run.
 
-    `states` has known partitions too, where the policy moved their position.
+    `states` also has known partitions whose position the policy moved.
     """
 
     topics: Sequence[KafkaTopic]
@@ -166,7 +169,10 @@ class Discovery:
 def discover(
     cluster: ClusterQuestions, config: KafkaSourceConfig, known: KnownPartitions, *, bounded: bool
 ) -> Discovery:
-    """Runs off the coordinator's thread. Raises `SourceUnavailableError` while the cluster is away."""
+    """Query the cluster for new partitions and this run's ends. Runs off the coordinator's thread.
+
+    Raises `SourceUnavailableError` while the cluster is unavailable.
+    """
     topics = cluster.topics()
     found = [(topic.name, number) for topic in topics for number in topic.partitions]
     before = {(state.topic, state.partition) for state in known.states()}

@@ -1,4 +1,4 @@
-"""Checks that a topic is still the one that was read. Fetching uses names only.
+"""Proves before each seal that a topic is still the one that was read. Fetching uses names only.
 
 If a topic is deleted and created again, reading would continue at the same offset without notice. A reader therefore
 queries the topics' ids *after* it has read the messages to seal, and seals only if they are unchanged: the same id
@@ -18,26 +18,26 @@ from raycdc.connectors.kafka.cluster.client import DROPPED_CODES, TIMEOUT_S, cli
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError
 
-#: Longest a seal waits for the answer: a reader that is silent for 10 s is taken for dead.
+#: The longest time a seal waits for the answer. A reader that is silent for 10 s counts as lost.
 IDENTITY_TIMEOUT_S = 3.0
 
-#: A topic's id as far as the cluster said: empty if there is no such topic, None if it did not say.
+#: The cluster's answers: each topic's id, empty if there is no such topic, None if the cluster did not answer.
 Answers = Mapping[str, str | None]
 
 
 class Questions(Protocol):
-    """Asks a cluster for ids; neither call blocks."""
+    """The queries for the topics' ids; neither method blocks."""
 
     def ask(self, topics: Collection[str]) -> None: ...
 
     def answers(self) -> Answers | None:
-        """Return the answers to the last query; None while it is open."""
+        """Return the answers to the last query; None while an answer is missing."""
 
     def close(self) -> None: ...
 
 
 class TopicQuestions:
-    """`Questions` of a real cluster; its own threads wait for the answers and call `notify` for each."""
+    """The queries to a real cluster. Its own threads wait for the answers and call `notify` for each."""
 
     def __init__(self, config: KafkaSourceConfig, notify: Callable[[], None]) -> None:
         self._config = config
@@ -48,8 +48,8 @@ class TopicQuestions:
     def ask(self, topics: Collection[str]) -> None:
         if self._admin is None:
             self._admin = admin_client(client_properties(self._config), section="source")
-        # Otherwise the account would be refused for ever after its password changed, and no topic could be checked any
-        # more.
+        # Handle pending errors first, so that a changed password is used. Otherwise the account would be refused for
+        # ever.
         self._admin.hear()
         names = TopicCollection(sorted(topics))
         self._asked = dict(self._admin.describe_topics(names, request_timeout=TIMEOUT_S))
@@ -74,7 +74,7 @@ class TopicQuestions:
 
 
 class Identities:
-    """Decides whether an epoch may be sealed: see the module's docstring. Owned by the reader's thread."""
+    """The decision if an epoch may be sealed; see the module's docstring. Owned by the reader's thread."""
 
     def __init__(self, questions: Questions, *, where: str, now_s: Callable[[], float]) -> None:
         self._questions = questions
@@ -82,16 +82,19 @@ class Identities:
         self._now_s = now_s
         self._read: dict[str, str] = {}
         self._asked_s: float | None = None
-        #: Times that the cluster did not answer in time.
+        #: The number of times the cluster did not answer in time.
         self.unanswered = 0
 
     def read(self, topic: str, identity: str) -> None:
-        """The position in a topic moved, which was `identity` when the partition was found."""
+        """Note that messages of a topic were read, whose id was `identity` when the partition was found."""
         self._read[topic] = identity
-        self._asked_s = None  # Earlier answers do not show it.
+        self._asked_s = None  # Earlier answers prove nothing about these messages.
 
     def proven(self) -> bool:
-        """Return True if the read messages may be sealed, False until the answer is there. Raises `LogLostError`."""
+        """Return True if the read messages may be sealed, False while the answer is open.
+
+        Raises `LogLostError` if a topic was deleted or created again.
+        """
         if not self._read:
             return True
         if self._asked_s is None:

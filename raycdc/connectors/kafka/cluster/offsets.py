@@ -15,12 +15,12 @@ from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import ConfigError, LogLostError, SourceError
 
 Partition = tuple[str, int]
-#: ``source.on_out_of_range``.
+#: The values of ``source.on_out_of_range``.
 Policy = Literal["fail", "earliest", "latest"]
 
 
 class Offsets(Protocol):
-    """The questions to the cluster (`raycdc.connectors.kafka.cluster.client.KafkaCluster`)."""
+    """The offset queries to the cluster (`raycdc.connectors.kafka.cluster.client.KafkaCluster`)."""
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]: ...
 
@@ -164,7 +164,7 @@ def new_states(
     *,
     now_ms: int,
 ) -> list[PartitionState]:
-    """States of partitions found just now; `identities` are the ids of their topics."""
+    """Return the states of newly found partitions; `identities` are the ids of their topics."""
     if not partitions:
         return []
     ends = stop_offsets(cluster, limits.stop, partitions, policy=limits.policy, now_ms=now_ms)

@@ -1,1 +1,1 @@
-"""The enumerator's side of topics: partitions, keys that move, and the schemas that are in force."""
+"""The enumerator's side of topics: partitions, keys that occur in two partitions, and the schemas in force."""

@@ -6,7 +6,7 @@ A partition's first and last offsets are decided when it is found and never chan
 `raycdc.source.partitions.assigner`; a partition that is sealed at its end is assigned no more.
 
 State (in every manifest): partitions that no reader has reported yet (also those that began at their end and were never
-assigned), and the tables' schemas. The positions of the others are in the manifest itself.
+assigned), and the tables' schemas. The positions of all other partitions are in the manifest itself.
 
 `TablePartitions` tracks the partitions of each table's rows, and the partition with its truncation: a truncation has no
 order relative to rows in other partitions. Pure. Readers report before they report a seal, so an unordered truncation
@@ -51,7 +51,7 @@ from raycdc.source.tables.parking import Refusal
 from raycdc.state.manifests.manifest import Manifest, TableEpoch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
 
-#: More partitions than one are nevertheless to us.
+#: Two partitions are enough to know that a table has several.
 REMEMBERED = 2
 
 
@@ -88,7 +88,7 @@ class TablePartitions:
         self._check(str(table))
 
     def emptied(self, table: TableId, split_id: str, *, offset: int, change: SchemaChangeEvent) -> None:
-        """A message emptied `table`. Raises `DataError` where its rows are not all in this partition."""
+        """Record that a message emptied `table`. Raises `DataError` if other partitions have rows of it."""
         self.read(table, split_id)
         self._emptied[str(table)] = split_id
         self._open.append(_Reported(table, split_id, offset, change))
@@ -105,7 +105,7 @@ class TablePartitions:
         return changes
 
     def sealed(self) -> SealedTablePartitions:
-        """The state after the epoch that is being sealed."""
+        """Return the state after the epoch that is being sealed."""
         return SealedTablePartitions(
             {table: tuple(splits) for table, splits in self._homes.items()}, dict(self._emptied)
         )
@@ -126,7 +126,7 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class SealedTopics:
-    """The state after an epoch. `found_once`: some look at the cluster has found partitions.
+    """The state after an epoch. `found_once` is True if any discovery has found partitions.
 
     `waiting` are the partitions that no reader reported, `tables` the fingerprints of the schemas in force.
     """
@@ -168,7 +168,10 @@ class SealedTopics:
 
 
 class KafkaEnumerator:
-    """See the module's docstring. `until` as `IncrementalSnapshotEnumerator`'s; anything but None bounds the run."""
+    """The enumerator of a Kafka source's partitions; see the module's docstring.
+
+    `until` is as in `IncrementalSnapshotEnumerator`; any value but None bounds the run.
+    """
 
     def __init__(
         self,
@@ -201,7 +204,7 @@ class KafkaEnumerator:
     # -- life
 
     def restore(self, last: Manifest, *, document: Callable[[str], SchemaDocument]) -> None:
-        """Go on as `last` says; called once, before `start`."""
+        """Continue from the manifest `last`. Called once, before `start`."""
         state = SealedTopics.of(last.enumerator)
         known = [*map(PartitionState.of, last.to_splits.values()), *state.waiting]
         self._partitions.restore(known, found_once=state.found_once)
@@ -212,13 +215,16 @@ class KafkaEnumerator:
         self._homes = TablePartitions(state.homes if follows else replace(state.homes, emptied={}))
 
     def start(self) -> None:
-        """Look at the cluster now; nothing is given out before."""
+        """Begin the first discovery of the cluster. No partition is assigned before it ends."""
         self._context.call_async(self._discover, self._on_discovered)
 
     # -- discovery
 
     def _discover(self) -> Discovery | None:
-        """Runs off the coordinator's thread. None: the cluster was away, and a later look will do."""
+        """Run one discovery, off the coordinator's thread.
+
+        Returns None if the cluster was unavailable; the next discovery will find the partitions.
+        """
         try:
             return self._probe(self._partitions)
         except SourceUnavailableError:
@@ -262,7 +268,7 @@ class KafkaEnumerator:
             self._context.signal_no_more_splits(subtask_id)
 
     def handle_split_request(self, subtask_id: int) -> None:
-        """Partitions are given, not asked for."""
+        """Do nothing: the enumerator assigns partitions without being asked."""
 
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         """Do nothing: there are no bounded splits, and the end of a partition is in its state."""
@@ -316,7 +322,10 @@ class KafkaEnumerator:
     # -- epochs
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EnumeratorPart:
-        """Schemas that begin with this epoch; whether everything was read; balance again."""
+        """Return the epoch's part of the manifest: schemas that begin with it, and if everything was read.
+
+        Then assigns the partitions evenly again.
+        """
         ended = self._partitions.seal(splits)
         emptied = self._homes.take(splits)
         tables, documents = _tables(self._schemas, self._schemas.sealed(epoch), emptied)
@@ -335,11 +344,11 @@ class KafkaEnumerator:
 
     @property
     def wants_seal(self) -> bool:
-        """A bounded run that has nothing (more) to read still ends with an epoch."""
+        """Return True if a bounded run has nothing left to read; it still ends with an epoch."""
         return self._bounded and self._partitions.discovered and not self._finished and not self._partitions.to_read()
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
-        """A partition is read on for its other tables; the driver drops the rows of these."""
+        """Do nothing: a partition is read on for its other tables, and the driver drops the rows of parked ones."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Do nothing: `KafkaSource.acknowledge` commits the offsets of the consumer group."""
@@ -362,7 +371,7 @@ class KafkaEnumerator:
 def _tables(
     registry: SchemaRegistry, update: Update, emptied: Mapping[TableId, Sequence[SchemaChangeEvent]]
 ) -> tuple[dict[TableId, TableEpoch], dict[str, SchemaDocument]]:
-    """Tables whose schema begins with an epoch, or that it empties; and the schemas' documents."""
+    """Return the tables that get a new schema or are emptied in an epoch, and the schemas' documents."""
     tables = {}
     for table in (*update.schemas, *(table for table in emptied if table not in update.schemas)):
         changes = (*emptied.get(table, ()), *update.changes.get(table, ()))

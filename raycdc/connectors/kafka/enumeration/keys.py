@@ -1,4 +1,4 @@
-"""Finds keys that occur in two partitions, and refuses them: their changes have no order.
+"""Detects keys that occur in two partitions, and ends the job with an error, because their changes have no order.
 
 Each reader sends the enumerator the keys that it has not sent before, as 64-bit hashes, just before it reports a seal;
 the enumerator knows the partition of each key. A key that comes from a second partition therefore ends the job before
@@ -20,7 +20,7 @@ from raycdc.connectors.kafka.events import KeysRead
 from raycdc.errors import DataError
 from raycdc.model import TableId
 
-#: Keys remembered per table, and of all: twelve bytes each in the enumerator, eight in a reader.
+#: Keys remembered of one table, and of all tables: twelve bytes each in the enumerator, eight in a reader.
 KEYS_MAX = 4_000_000
 ALL_KEYS_MAX = 16_000_000
 
@@ -29,7 +29,7 @@ _NONE = np.array([], np.uint64)
 
 
 class NewKeys:
-    """The reader's side: the keys of each partition that were not sent yet."""
+    """The keys of each partition that a reader has not reported yet."""
 
     def __init__(self, *, keys_max: int = KEYS_MAX, all_keys_max: int = ALL_KEYS_MAX) -> None:
         self._keys_max = keys_max
@@ -39,7 +39,7 @@ class NewKeys:
         self._read: dict[tuple[str, str], list[Hashes]] = {}
 
     def read(self, table: TableId, split_id: str, hashes: Hashes) -> None:
-        """Rows with these keys were read of a partition."""
+        """Add the key hashes of rows that were read from a partition."""
         if (str(table), split_id) not in self._full:
             self._read.setdefault((str(table), split_id), []).append(np.unique(hashes))
 
@@ -54,8 +54,8 @@ class NewKeys:
             others = sum(map(len, self._reported.values())) - len(reported)
             room = min(self._keys_max, self._all_keys_max - others) - len(reported)
             if len(fresh) > room:
-                # The keys are sent once more and then no longer remembered: otherwise further keys would be sent again
-                # and again.
+                # The keys are sent once more and then not remembered any longer. Otherwise each further key would be
+                # sent again and again.
                 self._full.add((table, split_id))
                 self._reported.pop((table, split_id), None)
             else:
@@ -66,7 +66,7 @@ class NewKeys:
 
 
 class KeyOwners:
-    """The enumerator's side."""
+    """The partition of each reported key, in the enumerator."""
 
     def __init__(self, *, keys_max: int = KEYS_MAX, all_keys_max: int = ALL_KEYS_MAX) -> None:
         self._keys_max = keys_max
@@ -75,15 +75,14 @@ class KeyOwners:
         self._splits: list[str] = []
         #: True if readers were asked to send the keys that they read.
         self.asked = False
-        #: Tables with more keys than are remembered: further ones are not checked.
+        #: Tables with more keys than are remembered. Their further keys are not checked.
         self.full: set[str] = set()
 
     def add(self, table: str, split_id: str, data: bytes, *, all_reported: bool = True) -> None:
         """Record the keys (sorted, without duplicates) of a partition.
 
-        Raises `DataError` if another one has one of them.
-
-        Unless `all_reported`, the reader will send no more of them.
+        Raises `DataError` if another partition has one of the keys. Unless `all_reported`, the reader will not report
+        further keys of this partition.
         """
         if not all_reported:
             self.full.add(table)
@@ -116,7 +115,7 @@ class KeyOwners:
 
 
 def _missing(wanted: Hashes, known: Hashes) -> Hashes:
-    """Return those of `wanted` that are not in `known`; both are sorted."""
+    """Return the elements of `wanted` that are not in `known`. Both are sorted."""
     if not len(known):
         return wanted
     indexes = np.minimum(np.searchsorted(known, wanted), len(known) - 1)

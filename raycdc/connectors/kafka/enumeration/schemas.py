@@ -1,12 +1,12 @@
 """Schemas of tables whose messages lie in many partitions: one version per epoch, agreed on by the enumerator.
 
 Each partition's decoder finds a table's columns by itself, in its own order. Its result is *conformed* to the schema in
-force: columns it does not know are null, narrower types are widened. A batch that does not fit waits: its reader asks
-for a wider schema, the enumerator merges what everyone asked for, tells all readers from which epoch on it holds, and
-the batch goes into that epoch. So one (table, epoch) has one schema, whoever reads it. Schemas only grow: a field that
+force: missing columns are null, narrower types are widened. A batch that does not fit waits: its reader requests a
+wider schema, the enumerator merges all requests, tells all readers from which epoch on the merged schema holds, and the
+batch goes into that epoch. So one (table, epoch) has one schema, whoever reads it. Schemas only grow: a field that
 disappears stays a column. Pure.
 
-The schemas that one reader may write rows with, as the enumerator said, and what it has asked for.
+`SchemasOfReader` has the schemas with which one reader may write rows, and its open requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STRING = LogicalType(TypeKind.STRING)
 
 
 def wider(known: LogicalType, other: LogicalType) -> LogicalType:
-    """The narrowest type that holds the values of both; `known` itself where it does."""
+    """Return the narrowest type that holds the values of both; `known` itself if it does."""
     if known.arrow() == other.arrow():
         return known if known.fsp >= other.fsp else replace(known, fsp=other.fsp)
     kinds = (known.kind, other.kind)
@@ -57,7 +57,7 @@ def wider(known: LogicalType, other: LogicalType) -> LogicalType:
 
 
 def _decimal_size(logical: LogicalType) -> tuple[int, int] | None:
-    """Digits before and after the point."""
+    """Return the number of digits before and after the decimal point; None if the type is no number of fixed digits."""
     if logical.kind is TypeKind.DECIMAL:
         return logical.precision - logical.scale, logical.scale
     digits = _DIGITS.get(logical.kind)
@@ -156,9 +156,10 @@ def with_redacted_defaults(
     known: Collection[str],
     without: Collection[str],
 ) -> pa.RecordBatch:
-    """Return `conformed`, masked, with the hidden defaults of columns that are not `known` to its messages.
+    """Fill masked columns with their hidden defaults where messages did not know the column.
 
-    It is returned unchanged if there are none.
+    `conformed` is masked. `known` are the columns that its messages have; `without` are columns that were dropped.
+    Returned unchanged if no default is missing.
     """
     missing = {
         column.name: column.default
@@ -195,7 +196,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Schemas that hold from an epoch on, with what leads to them."""
+    """Schemas that hold from an epoch on, with the schema changes that lead to them."""
 
     from_epoch: int
     schemas: dict[TableId, TableSchema]
@@ -207,17 +208,23 @@ class Update:
 
 
 class SchemaRegistry:
-    """The enumerator's side. `open_epoch` returns the first epoch that a message sent now can still affect."""
+    """The schemas of all tables, in the enumerator.
+
+    `open_epoch` returns the first epoch that a message sent now can still affect.
+    """
 
     def __init__(self, schemas: dict[TableId, TableSchema], *, open_epoch: Callable[[], int]) -> None:
         self._schemas = schemas
         self._open_epoch = open_epoch
         self._pending: list[Update] = []
-        #: The fingerprint of a present or former schema; the caller checks whether the schema is still in force.
+        #: Every schema that was ever in force, with its fingerprint. The caller checks if the schema is still in force.
         self._fingerprints: dict[TableId, tuple[TableSchema, str]] = {}
 
     def request(self, table: TableId, schema: TableSchema) -> Update | None:
-        """A reader met a batch of `schema`. The update to tell all readers; None if they know it or will."""
+        """Merge the schema of a reader's batch into the table's.
+
+        Returns the update to send to all readers; None if they have it already, or will.
+        """
         merged, changes = merge(table, self._latest(table), schema)
         if not changes:
             return None
@@ -231,7 +238,7 @@ class SchemaRegistry:
         return [Update(0, dict(self._schemas)), *self._pending]
 
     def sealed(self, epoch: int) -> Update:
-        """The updates that `epoch` begins with; they are in force from now on."""
+        """Put the updates in force that begin with `epoch`, and return them as one."""
         due = [update for update in self._pending if update.from_epoch <= epoch]
         self._pending = [update for update in self._pending if update.from_epoch > epoch]
         together = Update(epoch, {})
@@ -266,7 +273,10 @@ class SchemaRegistry:
 
 
 class SchemasOfReader:
-    """A schema holds from the epoch on that its update names. Owned by the reader's thread."""
+    """The schemas in force for one reader, and its open requests.
+
+    A schema is in force from the epoch that its update names. Owned by the reader's thread.
+    """
 
     def __init__(self, send_event: Callable[[SourceEvent], None]) -> None:
         self._send_event = send_event
@@ -275,12 +285,12 @@ class SchemasOfReader:
         self._asked: set[tuple[TableId, str]] = set()
 
     def hear(self, update: SchemasInForce, *, epoch: int) -> None:
-        """An update came while `epoch` is open."""
+        """Add an update that came while `epoch` is open."""
         self._updates.append(update)
         self.apply(epoch)
 
     def apply(self, epoch: int) -> None:
-        """`epoch` is open: what holds from it on, holds."""
+        """Put the updates in force that begin with `epoch` or earlier."""
         due = [update for update in self._updates if update.from_epoch <= epoch]
         self._updates = [update for update in self._updates if update.from_epoch > epoch]
         for update in due:
@@ -292,20 +302,22 @@ class SchemasOfReader:
         return {table: schema for table, (schema, _) in self._in_force.items()}
 
     def get(self, table: TableId) -> TableSchema | None:
-        """The table's schema in force, if there is one."""
+        """Return the table's schema in force, if there is one."""
         known = self._in_force.get(table)
         return known[0] if known else None
 
     def __getitem__(self, table: TableId) -> tuple[TableSchema, str]:
-        """The schema in force and its fingerprint, of a table that has one."""
+        """Return the schema in force and its fingerprint. The table must have one."""
         return self._in_force[table]
 
     def lacking(self, needed: Iterable[tuple[TableId, TableSchema]]) -> list[tuple[TableId, TableSchema]]:
-        """Return those of `needed` with which rows cannot be written yet."""
+        """Return the schemas in `needed` that do not fit the schemas in force, so that their rows cannot be written
+        yet.
+        """
         return [(table, schema) for table, schema in needed if not fits(self.get(table), schema)]
 
     def ask_for(self, lacking: Sequence[tuple[TableId, TableSchema]]) -> None:
-        """Ask the enumerator, for each of them once until something changes."""
+        """Request each of these schemas from the enumerator, once until an update comes."""
         for table, schema in lacking:
             question = (table, schema.fingerprint())
             if question not in self._asked:

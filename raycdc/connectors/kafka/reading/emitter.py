@@ -9,8 +9,8 @@ sink that `keeps_greatest` takes that row from an epoch, and keeps the target's 
 before-image is therefore meaningless (it may be older than the target's row), and only new images are passed on. Rows
 with equal values keep the order in which they were read, which is arbitrary between partitions.
 
-A change that leaves no value to compare with cannot be ordered, and is refused: a deletion, a key that moves, a
-truncation. An older change from another partition would bring the row back.
+A change without a new image has no value to compare: a deletion, a change of the key, a truncation. Such a change is
+refused. An older change from another partition would bring the row back.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class EpochReports:
 
     def __init__(self) -> None:
         self._affected: set[TableId] = set()
-        #: Partitions with rows of each table, and whether the enumerator was told about them.
+        #: The partitions with rows of each table. True if the enumerator knows the pair.
         self._homes: dict[tuple[TableId, str], bool] = {}
         self._emptied: list[TableEmptied] = []
-        #: Only while partitions may share keys, which the enumerator knows.
+        #: Set only while partitions may share keys, because the enumerator then checks these.
         self._keys: NewKeys | None = None
 
     @property
@@ -62,11 +62,11 @@ class EpochReports:
         return self._keys is not None
 
     def check_keys(self) -> None:
-        """From now on, also report the keys of each partition."""
+        """Report the keys of each partition, too, from now on."""
         self._keys = self._keys or NewKeys()
 
     def rows(self, table: TableId, split_id: str) -> None:
-        """The open epoch has rows of `table` that come from this partition."""
+        """Note that the open epoch has rows of `table` from this partition."""
         self._homes.setdefault((table, split_id), False)
         self._affected.add(table)
 
@@ -78,7 +78,7 @@ class EpochReports:
         self._emptied.append(event)
 
     def take(self) -> tuple[list[SourceEvent], list[TableId]]:
-        """The events for the epoch that is being cut, in their order, and its tables. The next epoch has none yet."""
+        """Return the events and tables of the epoch that is being cut, and begin an empty epoch."""
         homes = [home for home, reported in self._homes.items() if not reported]
         self._homes.update(dict.fromkeys(homes, True))
         keys = self._keys.take() if self._keys is not None else []
@@ -93,7 +93,7 @@ class EpochReports:
         return events, tables
 
 
-#: Types whose order is the same everywhere, and stays so when they become wider.
+#: Types whose order is the same everywhere, also after a widening.
 _ORDERED = frozenset(
     {
         *(TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64, TypeKind.DECIMAL),
@@ -146,19 +146,19 @@ def _keep_their_key(batch: pa.RecordBatch, schema: TableSchema, ops: np.ndarray,
         return False
     pairs = (batch.take(pa.array(before)), batch.take(pa.array(after)))
     same = (pc.equal(*(rows.column(name) for rows in pairs)) for name in schema.primary_key)
-    # A null is no key.
+    # NULL is no key.
     return all(pc.all(equal, skip_nulls=False).as_py() for equal in same)
 
 
 class KafkaRecordEmitter:
-    """`raycdc.source.reader.records.RecordEmitter` of batches whose schemas are in force."""
+    """The emitter of batches whose schemas are in force, a `raycdc.source.reader.records.RecordEmitter`."""
 
     def __init__(self, settings: KafkaReaderSettings, schemas: SchemasOfReader, *, wall_ms: Callable[[], int]) -> None:
         self._settings = settings
         self._schemas = schemas
         self._wall_ms = wall_ms
         self._rows = 0
-        #: Messages that could not be decoded.
+        #: The number of messages that could not be decoded.
         self.bad = 0
         self.reports = EpochReports()
 
@@ -190,7 +190,7 @@ class KafkaRecordEmitter:
             raise decoded.failure
 
     def _empty(self, item: ChangeItem, held: BufferedBatch, events: Sequence[Emptied], output: ReaderOutput) -> None:
-        """Empty the tables whose rows a DDL message removes: a row that says so, and the event for the manifest."""
+        """Emit the truncation of each table that a DDL message empties: a ``T`` row, and the event for the manifest."""
         assert held.fetched.batch is not None
         offset = int(held.fetched.batch.offsets[item.message])
         times = held.fetched.batch.timestamps_ms
@@ -232,7 +232,8 @@ class KafkaRecordEmitter:
         shown = with_redacted_defaults(
             table, masking.without_unfit(table, conformed), schema, masking, known=known, without=without
         )
-        # Without its key, so in one hash partition: readers would cut into different numbers of them.
+        # The rows are passed without the key, and so in one hash partition, because readers would divide them
+        # differently.
         output.collect(table, fingerprint=fingerprint, batch=shown, split_id=split_id)
         self.reports.rows(table, split_id)
         if self.reports.checks_keys and schema.primary_key and table != DEAD_LETTERS and not is_truncation(batch):

@@ -1,7 +1,7 @@
-"""The partitions of a reader: each with its decoder, and a batch that waits to be emitted.
+"""The partitions of a reader: each with its decoder, and the batch that waits to be emitted.
 
-A batch is judged once, when it is decoded, by the facts known before it; while it waits for its schemas, others may
-arrive.
+The requirements of a batch are decided once, when it is decoded. While it waits for its schemas, other facts may
+arrive, which do not change them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raycdc.source.reader.fetcher_manager import FetcherManager
 from raycdc.state.opaque import SealedSplit
 from raycdc.transform.masks import Masking
 
-#: The fetchers of one reader: `KafkaPartitionReader` in a fetcher's thread, or a simulation of it.
+#: The fetchers of one reader: each is a `KafkaPartitionReader` in its own thread, or a simulation of one.
 PartitionFetchers = FetcherManager[PartitionStart, PartitionRecords]
 
 
@@ -33,10 +33,10 @@ class KafkaReaderSettings:
     idle_after_s: float
     aligned: bool = False
     dead_letters: bool = False
-    #: If masks hide values, messages that cannot be decoded must not be shown or kept.
+    #: If masks hide values, messages that cannot be decoded must not be shown or stored.
     masking: Masking = field(default_factory=Masking)
     order_by: str | None = None
-    #: The follower of DDL messages.
+    #: The interpreter of DDL messages.
     statements: DdlMessages = field(default_factory=DdlMessages)
 
     @property
@@ -46,7 +46,7 @@ class KafkaReaderSettings:
 
 @dataclass(slots=True)
 class ActivePartition:
-    """A partition being read: `state` covers the emitted messages; `until` ends this run."""
+    """A partition that is being read. `state` includes all emitted messages; `until` is the end in this run."""
 
     state: PartitionState
     until: int | None
@@ -70,7 +70,7 @@ class ActivePartition:
 
     @property
     def pending(self) -> int | None:
-        """Messages still to be read, markers included; None while that is not known."""
+        """Return the number of offsets still to be read, those of markers included; None if it is unknown."""
         if self.log_end is None:
             return None
         last = self.log_end if self.end is None else min(self.log_end, self.end)
@@ -81,9 +81,10 @@ class ActivePartition:
 class BatchRequirements:
     """The requirements and effects of a batch.
 
-    They are schemas in the order of its items (a table's may change within it), the events that remove all rows by the
-    number of their item, new columns whose default existing rows must have, the remembered dropped columns after the
-    batch, and, for items of rows, the columns dropped before, whose default is not filled in.
+    `schemas` are in the order of its items (a table's may change within it). `emptied` are the events that remove all
+    rows, by the number of their item. `defaults` are new columns whose default existing rows must have. `dropped` are
+    the remembered dropped columns after the batch. For items of rows, there are the columns dropped before, whose
+    default is not filled in.
     """
 
     schemas: tuple[tuple[TableId, TableSchema], ...] = ()
@@ -101,7 +102,10 @@ def judge(
     dropped: Dropped,
     further: Sequence[tuple[TableId, TableSchema]] = (),
 ) -> BatchRequirements:
-    """See `BatchRequirements`; `further` schemas are needed too. Raises `SchemaError` for what cannot be followed."""
+    """Return the requirements of a batch; `further` schemas are needed, too.
+
+    Raises `SchemaError` for a change that cannot be followed.
+    """
     schemas: list[tuple[TableId, TableSchema]] = []
     emptied: dict[int, tuple[Emptied, ...]] = {}
     defaults: list[tuple[ChangeItem, TableId, Column]] = []
@@ -154,7 +158,7 @@ def is_truncation(batch: pa.RecordBatch) -> bool:
 
 
 def latest_event(batch: pa.RecordBatch, known: int | None) -> int | None:
-    """The latest event time: the rows' own where they have one, else the broker's."""
+    """Return the latest event time: from the rows if they have one, otherwise from the broker."""
     times = batch.column("_ts_ms")
     if times.null_count == len(times):
         return known

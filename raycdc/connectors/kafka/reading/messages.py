@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, Message
 from raycdc.formats.api import MessageBatch, Origin
 
 _SECOND = itemgetter(1)
-#: More changes of partition than this in one fetch, and sorting costs less than decoding many small batches.
+#: If a fetch switches between partitions more often, sorting is cheaper than decoding many small batches.
 RUNS_MAX = 16
 
 
@@ -61,7 +61,7 @@ class LogEnd:
     offset: int
 
 
-#: A fetched batch of a partition.
+#: A result of fetching for one partition.
 PartitionRecords = Fetched | LogEnd
 
 
@@ -95,9 +95,9 @@ class FetchFailure:
 def gather(
     messages: Sequence[Message], *, fetched_ms: int, topic: str | None = None
 ) -> tuple[list[Fetched], list[FetchFailure]]:
-    """Messages by partition, in order. The end of a partition that was reached moves its position only.
+    """Return messages by partition, in order, and the failures. The end of a partition only moves its position.
 
-    `topic` is given where all are of one, which saves asking each.
+    If all messages are of one topic, `topic` saves the call per message.
     """
     ends: dict[str, int] = {}
     failures: list[FetchFailure] = []
@@ -125,7 +125,7 @@ def _by_partition(messages: Sequence[Message], fetched_ms: int, topic: str | Non
     codes = np.fromiter(map(Message.partition, messages), np.int64, count)
     names = [topic or ""]
     if topic is None:
-        # Only errors have none.
+        # Only errors have no topic.
         topics = [name or "" for name in map(Message.topic, messages)]
         names = sorted(set(topics))
         numbers = {name: number << 32 for number, name in enumerate(names)}
@@ -153,7 +153,7 @@ def _by_partition(messages: Sequence[Message], fetched_ms: int, topic: str | Non
 
 
 def binary(values: Sequence[Any]) -> pa.Array:
-    """Bytes and Nones as an array, by one join: Arrow's own way from objects takes ten times as long."""
+    """Return bytes and Nones as an array. One join is ten times as fast as Arrow's conversion of objects."""
     count = len(values)
     missing = values.count(None)
     if missing == count:
@@ -193,9 +193,9 @@ def _part(whole: MessageBatch, start: int, stop: int, origin: Origin, fetched_ms
 
 
 def within(fetched: Fetched, *, first: int, end: int | None) -> Fetched:
-    """The messages from `first` on and before `end`; `next_offset` is at most `end`.
+    """Return the messages from `first` on and before `end`; `next_offset` is at most `end`.
 
-    A message at or after the end shows that everything before it was read, transaction markers included.
+    A message at or after the end proves that everything before the end was read, transaction markers included.
     """
     next_offset = fetched.next_offset if end is None else min(fetched.next_offset, end)
     batch = fetched.batch

@@ -39,7 +39,7 @@ from raycdc.errors import LogLostError, SourceUnavailableError
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
 
-#: Longest a fetch waits for messages, so that changes and the end do not.
+#: The longest wait of a fetch for messages. Changes of the assignment and the end of the reader wait as long at most.
 FETCH_WAIT_S = 0.1
 #: The approximate size of one fetch: large enough that the work per batch is small.
 FETCH_BYTES = 8 << 20
@@ -47,16 +47,16 @@ MESSAGES_MAX = 50_000
 MESSAGES_MIN = 100
 #: How often the ends of partitions are updated (they come with each fetch response, without a query).
 ENDS_EVERY_S = 0.5
-#: How often the broker is asked for the ends of paused partitions, which have no fetch responses.
+#: How often the broker is queried for the ends of paused partitions, which have no fetch responses.
 PAUSED_ENDS_EVERY_S = 2.0
 
-#: The consumer looks for its group's coordinator, whether or not it ever needs it. We do not.
+#: Librdkafka looks for the coordinator of a group even if the consumer uses none, so its refusal is ignored.
 NO_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
 class LogEnds:
-    """The ends of partitions: from fetch responses, and from a separate query for paused ones."""
+    """The ends of partitions' logs: from fetch responses, and from a separate query for paused partitions."""
 
     def __init__(self, config: KafkaSourceConfig, consumer: Consumer) -> None:
         self._config = config
@@ -67,7 +67,7 @@ class LogEnds:
         self._asked_s = 0.0
 
     def poll(self, positions: Mapping[str, TopicPartition], *, paused: Collection[str]) -> dict[str, int]:
-        """Return the ends of the logs of `positions` that were received since the last look. Does not wait."""
+        """Return the ends of the logs of `positions` that were received since the last call. Does not wait."""
         now_s = time.monotonic()
         if now_s < self._polled_s + ENDS_EVERY_S:
             return {}
@@ -75,7 +75,7 @@ class LogEnds:
         ends = {split_id: end for split_id, end in self._answered().items() if split_id in positions}
         for split_id, where in positions.items():
             if split_id not in paused:
-                # As its last fetch response said.
+                # The end that the last fetch response reported.
                 high = int(self._consumer.get_watermark_offsets(where, cached=True)[1])
                 if high >= 0:
                     ends[split_id] = high
@@ -105,19 +105,19 @@ class LogEnds:
 
 
 class KafkaPartitionReader:
-    """A `raycdc.source.reader.split_reader.SplitReader` of partitions.
+    """The reader of several partitions through one consumer, a `raycdc.source.reader.split_reader.SplitReader`.
 
-    `retry_policy` limits how long an account may be refused until its password changes; unavailable brokers are waited
+    `retry_policy` limits how long an account may be refused until its password changes. Unavailable brokers are waited
     for without limit.
     """
 
     def __init__(self, config: KafkaSourceConfig, *, retry_policy: RetryPolicy = POLICY) -> None:
         self._config = config
         self._positions: dict[str, TopicPartition] = {}
-        #: The next offset to read; markers may lie between a position and it.
+        #: The next offset to read, which is not that of a message if markers lie before the next message.
         self._wanted: dict[str, int] = {}
         self._paused: set[str] = set()
-        #: All topics that this reader has read: messages of removed partitions may still arrive.
+        #: All topics that this reader has read, because messages of removed partitions may still arrive.
         self._topics: set[str] = set()
         self._message_bytes = 1024.0
         self._outage = ClusterOutage(config, retry_policy)
@@ -163,7 +163,7 @@ class KafkaPartitionReader:
         if where is None:
             return
         if split_id in self._paused:
-            # Older librdkafkas keep that for a partition that comes back.
+            # Older versions of librdkafka keep the pause of a partition that is removed and added again.
             self._consumer.resume([where])
             self._paused.discard(split_id)
         self._consumer.incremental_unassign([where])
@@ -175,7 +175,10 @@ class KafkaPartitionReader:
         self._paused = (self._paused | pause) - resume
 
     def fetch(self) -> RecordsWithSplitIds[PartitionRecords] | None:
-        """The messages that arrived within a moment. Raises `LogLostError` and other `SourceError`s by name."""
+        """Return the messages that arrived within a short wait.
+
+        Raises `LogLostError` and other kinds of `SourceError`.
+        """
         try:
             return self._fetch()
         except KafkaException as cause:
@@ -193,7 +196,7 @@ class KafkaPartitionReader:
         self._outage.see_to(next(iter(self._topics), None), answered=bool(parts))
         for part in parts:
             self._positions[part.split_id].offset = part.next_offset
-        # A reset follows the partition's messages from before it; later messages were not fetched yet.
+        # These messages come before the reset of their partition. Later messages were not fetched yet.
         resets = [self._handle(outage) for outage in outages]
         parts += [
             Fetched(split_id, self._positions[split_id].offset, None, 0, fetched_ms, reset=True)
@@ -219,10 +222,10 @@ class KafkaPartitionReader:
         self._consumer.close()
 
     def _handle(self, outage: FetchFailure) -> str | None:
-        """Tolerate the error, or raise it. Returns the partition if its position was replaced."""
+        """Raise the failure's error, or tolerate it. Returns the partition if its position was replaced."""
         code = outage.error.code()
         if outage.split_id and outage.split_id not in self._positions:
-            return None  # Of a partition that was taken from us.
+            return None  # The partition was removed from this reader.
         if code in NO_GROUP:
             return None
         if code in _OUT_OF_RANGE and outage.split_id:
@@ -238,13 +241,16 @@ class KafkaPartitionReader:
             return None
         if not is_unreachable(outage.error):
             raise source_error(outage.error, self._config.bootstrap_servers)
-        self.interruptions += 1  # Librdkafka connects again by itself, for as long as it takes.
+        self.interruptions += 1  # Librdkafka reconnects by itself, without a time limit.
         return None
 
     def _out_of_range(self, split_id: str) -> bool:
-        """Raise its error, or go on elsewhere; whether by policy."""
+        """Replace the position of a partition that lacks it, or raise the error.
+
+        Returns True if the policy replaced it.
+        """
         where = self._positions[split_id]
-        # None if the time was not enough, whatever its annotation says.
+        # None after a timeout, although the annotation does not say so.
         found: Any = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S)
         if found is None:
             raise SourceUnavailableError(
@@ -252,7 +258,7 @@ class KafkaPartitionReader:
             )
         low, high = found
         if where.offset < low <= self._wanted[split_id] <= high:
-            # Only markers are missing.
+            # Only markers are between the position and the first offset, so no message is lost.
             self._go_on(split_id, self._wanted[split_id])
             return False
         policy = self._config.on_out_of_range
@@ -274,7 +280,7 @@ class KafkaPartitionReader:
         return True
 
     def _go_on(self, split_id: str, offset: int) -> None:
-        """Continue at `offset`, in place of the present position."""
+        """Continue reading at `offset` instead of the present position."""
         where = self._positions[split_id]
         self._consumer.incremental_unassign([where])
         self._positions[split_id] = TopicPartition(where.topic, where.partition, offset)

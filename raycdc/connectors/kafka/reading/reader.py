@@ -11,11 +11,12 @@ the next epoch.
 | `RemoveSplits` | stops reading; answered after the next cut, with the states it sealed |
 | `SchemasInForce` | schemas that hold from an epoch on |
 | `AlignWatermarks` | partitions whose events are later than this wait |
-| `CheckKeys` | from now on the enumerator is told which keys come from which partition |
+| `CheckKeys` | the reader reports the keys of each partition from now on |
 
-The lags of a reader of partitions, as FLIP-33 defines them.
+`KafkaReaderFigures` measures the lags that FLIP-33 defines.
 
-A reader's part in keeping partitions together in event time: watermarks told, partitions held back.
+`ReaderAlignment` keeps partitions together in event time: it reports watermarks, and holds back partitions that are
+ahead.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from raycdc.state.manifests.manifest import TableEpoch
 
 
 class KafkaReaderFigures:
-    """Figures for observation only. Times are wall-clock milliseconds, except for `now_s`."""
+    """The measured lags of a reader, for observation only. Times are wall-clock milliseconds, except for `now_s`."""
 
     def __init__(self, *, now_s: Callable[[], float], wall_ms: Callable[[], int]) -> None:
         self._now_s = now_s
@@ -70,13 +71,13 @@ class KafkaReaderFigures:
             self._fetch_lag_ms = max(0, fetched.fetched_ms - fetched.event_ms)
 
     def emitted(self, event_ms: int | None) -> None:
-        """Messages up to `event_ms` were emitted now."""
+        """Record that messages up to `event_ms` were emitted now."""
         self._last_row_s = self._now_s()
         if event_ms is not None:
             self._emit_lag_ms = max(0, self._wall_ms() - event_ms)
 
     def metrics(self, *, watermark_ms: int | None) -> PartitionMetrics:
-        """The lags as they are now."""
+        """Return the present lags."""
         return PartitionMetrics(
             fetch_lag_ms=self._fetch_lag_ms,
             emit_lag_ms=self._emit_lag_ms,
@@ -85,14 +86,14 @@ class KafkaReaderFigures:
         )
 
 
-#: How often watermarks are sent to the enumerator, when partitions are aligned.
+#: How often watermarks are sent to the enumerator if partitions are aligned.
 WATERMARKS_EVERY_S = 0.5
 
 
 class ReaderAlignment:
-    """Holds back partitions that are too far ahead. Without `aligned` it knows the watermarks alone.
+    """The watermarks of partitions, and the partitions that are held back because they are too far ahead.
 
-    Owned by the reader's thread.
+    Without `aligned`, no partition is held back. Owned by the reader's thread.
     """
 
     def __init__(
@@ -112,31 +113,31 @@ class ReaderAlignment:
         self._watermarks = Watermarks(idle_after_s=idle_after_s)
         self._limit_ms: int | None = None
         self._reported_s = 0.0
-        #: Partitions that are held back.
+        #: The partitions that are held back.
         self.waiting: set[str] = set()
 
     def add(self, split_id: str) -> None:
         self._watermarks.add(split_id, now_s=self._now_s())
 
     def remove(self, split_id: str) -> None:
-        """Stop tracking a partition that is not read any more; it is not resumed with the waiting ones."""
+        """Stop tracking a partition that is not read any more. It is not resumed with the waiting ones."""
         self._watermarks.remove(split_id)
         self.waiting.discard(split_id)
 
     def read(self, split_id: str, event_ms: int | None) -> None:
-        """Messages of the partition up to `event_ms` were emitted."""
+        """Record that messages of the partition up to `event_ms` were emitted."""
         self._watermarks.read(split_id, event_ms=event_ms, now_s=self._now_s())
 
     def limit(self, limit_ms: int | None) -> None:
-        """The enumerator says beyond which event time partitions wait."""
+        """Set the event time beyond which partitions wait, which the enumerator decides."""
         self._limit_ms = limit_ms
 
     def watermark_ms(self) -> int | None:
-        """The earliest of the watermarks that are not idle."""
+        """Return the earliest watermark of the partitions that are not idle; None if all are idle."""
         return min(self._watermarks.active(now_s=self._now_s()).values(), default=None)
 
     def step(self) -> None:
-        """Hold back partitions that are too far ahead, resume others, and send our watermarks."""
+        """Hold back partitions that are too far ahead, resume others, and send the watermarks when they are due."""
         if not self._aligned:
             return
         now_s = self._now_s()
@@ -161,7 +162,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
     stay the same.
     """
 
-    #: While the cluster has not confirmed the identity of topics, nothing more is read.
+    #: An epoch's cut stops reading until the cluster has confirmed the identity of topics.
     advances_cut = False
 
     def __init__(
@@ -216,7 +217,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
     def remove_splits(self, split_ids: Sequence[str]) -> None:
         super().remove_splits(split_ids)
         if self._held is not None and self._held.split.split_id in split_ids:
-            self._held = None  # It was not emitted: the partition's next reader reads it again.
+            self._held = None  # The batch was not emitted, so the partition's next reader reads it again.
 
     # -- events
 
@@ -236,7 +237,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
     # -- work
 
     def work(self) -> bool:
-        """Emit what waited, or take one batch of one partition."""
+        """Emit the held batch, or decode the next batch of one partition."""
         self._alignment.step()
         if self.context.output.open_bytes >= self.context.epoch_bytes_max:
             return False
@@ -247,7 +248,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
             case LogEnd(offset):
                 state.log_end = offset
             case Fetched(reset=True):
-                # The new position may be before the last one; its messages are other ones than those read before.
+                # The new position may be before the last one, and its messages are different ones.
                 state.state = state.state.reset(batch.next_offset)
                 self.dirty = True
                 self.note_end(state)
@@ -275,7 +276,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
         )
 
     def _emit_held(self, held: BufferedBatch) -> bool:
-        """Emit the held batch if its schemas are in force; else see that they will be."""
+        """Emit the held batch if its schemas are in force; otherwise request them. Returns True if it was emitted."""
         lacking = self._schemas.lacking(held.judged.schemas)
         if lacking:
             self._ask_for(lacking)

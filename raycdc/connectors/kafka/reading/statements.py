@@ -1,4 +1,4 @@
-"""DDL messages of topics: the effect of each, or why it cannot be followed. Pure.
+"""DDL messages of topics: the effect of each, or the reason why it cannot be followed. Pure.
 
 A format detects such messages, and returns their explicit events (`ChangeItem.events`) and their statement, which is
 parsed by a function of `raycdc.source.connector.SourceContext`.
@@ -7,7 +7,7 @@ parsed by a function of `raycdc.source.connector.SourceContext`.
 |---|---|
 | CREATE TABLE | the table's schema, before its first row |
 | ADD COLUMN with a constant default | a column with that default in existing rows; nothing if columns are configured |
-| other new columns, DROP COLUMN, a wider type | nothing: rows show them; a dropped column is remembered |
+| other new columns, DROP COLUMN, a wider type | nothing, because rows show them; a dropped column is remembered |
 | ADD COLUMN with the name of a dropped one | refused: existing rows lost the value that the target has |
 | TRUNCATE, DROP or CREATE OR REPLACE TABLE | a ``T`` row and the event, if all its rows are in this partition |
 | any other change of existing rows | refused; ``format.ddl = "ignore"`` skips all statements |
@@ -42,10 +42,10 @@ from raycdc.transform.masks import masked_default
 
 Emptied = TruncateTableEvent | DropTableEvent
 Events = tuple[SchemaChangeEvent, ...]
-#: Parses a statement with a default database. Raises `StatementError` with the reason if that is impossible.
+#: The function that parses a statement with a default database. Raises `StatementError` with the reason if it cannot.
 ReadStatement = Callable[[str, str], Events]
 Known = Callable[[TableId], TableSchema | None]
-#: Columns that statements dropped, by table, in lower case: some rows of the target have a value there.
+#: The columns that statements dropped, by table, in lower case. Some rows of the target still have a value there.
 Dropped = Mapping[str, Collection[str]]
 
 _INTEGERS = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64})
@@ -66,10 +66,11 @@ class StatementEffects:
 
 
 class DdlMessages:
-    """The followed part of DDL messages.
+    """The interpreter of DDL messages.
 
-    `given`: the table's columns are configured; `left_out`: types of events; `ours`: tables that raycdc itself writes,
-    which no statement concerns. Defaults of columns with `masks` are masked, and no error has values of a statement.
+    `given` returns True if a table's columns are configured. `left_out` are types of events that are ignored. `ours`
+    are tables that raycdc itself writes, which no statement concerns. Defaults of columns with `masks` are masked, and
+    then no error contains values of a statement.
     """
 
     def __init__(
@@ -129,7 +130,8 @@ class DdlMessages:
                             "zone of the session that added it, which no message says",
                         )
                     if self._given(table) and _column(now, column.name) is None:
-                        continue  # No row is decoded with it: a default would be a value that rows do not have.
+                        # No row is decoded with this column, so a default would be a value that rows do not have.
+                        continue
                     typed = self._redacted(shown, table, _as_decoded(column, item))
                     schemas[table] = _with_default(shown, schemas.get(table, now), typed)
                     defaults.append((table, typed))
@@ -139,11 +141,11 @@ class DdlMessages:
         return StatementEffects(schemas, tuple(emptied.values()), tuple(defaults), remembered)
 
     def shown(self, item: ChangeItem) -> ChangeItem:
-        """The item for errors, which quote its statement."""
+        """Return the item for errors, which quote its statement: without values if there are masks."""
         return replace(item, statement=without_values(item.statement, item.statement)) if self._masks else item
 
     def _redacted(self, shown: ChangeItem, table: TableId, column: Column) -> Column:
-        """The column as the state may have it."""
+        """Return the column as states may hold it: with its default masked."""
         mask = self._masks.of(table, column.name)
         if mask is None or column.default is None:
             return column
@@ -154,7 +156,7 @@ class DdlMessages:
         return replace(column, default=default, hidden=default is not None)
 
     def _events(self, item: ChangeItem, known: Known, tables: Collection[TableId]) -> Events:
-        """Return the statement's events; none if an unsupported one concerns no rows."""
+        """Return the statement's events; none if an unsupported statement concerns no rows."""
         if not item.statement or self._read is None:
             return ()
         try:
@@ -163,21 +165,23 @@ class DdlMessages:
             concerned = {item.table, *(TableId(*name) for name in cause.tables)} - self._ours
             rows = any(known(table) is not None for table in concerned)
             if not (rows or any(table.db in cause.databases for table in set(tables) - self._ours)):
-                return ()  # There is no row that it could have changed; later rows show their columns.
+                return ()  # No emitted row is concerned, and later rows show their columns.
             if self._masks:
                 raise refusal(self.shown(item), without_values(str(cause), item.statement)) from None
             raise refusal(item, str(cause)) from cause
 
 
 def check_default(item: ChangeItem, column: Column, in_force: TableSchema | None) -> None:
-    """Raise if existing rows did not get a default, because another partition's rows had the column first."""
+    """Raise `SchemaError` if existing rows did not get a default, because another partition's rows had the column
+    before.
+    """
     there = None if in_force is None else _column(in_force, column.name)
     if there is None or there.default != column.default:
         raise _too_late(item, column)
 
 
 def refusal(item: ChangeItem, why: str) -> SchemaError:
-    """The error for a statement that cannot be followed."""
+    """Return the error for a statement that cannot be followed."""
     return SchemaError(
         f"{item.table}: the messages say {_said(item):.500}, which cannot be followed: {why}. Pass "
         'over DDL messages with source.format.ddl = "ignore", where the target shall keep the rows as they are, or '
@@ -186,12 +190,12 @@ def refusal(item: ChangeItem, why: str) -> SchemaError:
 
 
 def _said(item: ChangeItem) -> str:
-    """The statement without its values, or the changes by their kinds."""
+    """Return the statement without its values; without a statement, the types of its changes."""
     return without_literals(item.statement) if item.statement else ", ".join(event.type for event in item.events)
 
 
 def _as_decoded(column: Column, item: ChangeItem) -> Column:
-    """The column with the type that the format gives it, where the message says that too."""
+    """Return the column with the type that the format gives it, if the message names that type."""
     for event in item.events:
         if isinstance(event, AddColumnEvent) and event.column.name == column.name:
             return replace(column, type=event.column.type)
@@ -214,7 +218,7 @@ def _too_late(item: ChangeItem, column: Column) -> SchemaError:
 
 
 def _check(item: ChangeItem, event: SchemaChangeEvent, now: TableSchema | None) -> None:
-    """Refuse what changes rows that exist, which no message says."""
+    """Raise `SchemaError` for a change of existing rows that no message shows."""
     match event:
         case RenameTableEvent(_, new_table):
             raise refusal(item, f"the rows that {new_table} has from before are in no message of that name")

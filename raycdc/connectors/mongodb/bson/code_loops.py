@@ -10,18 +10,17 @@ DOUBLE, STRING, DOCUMENT, ARRAY, BINARY, UNDEFINED, OBJECT_ID, BOOLEAN = 1, 2, 3
 DATE, NULL, REGEX, DB_POINTER, CODE, SYMBOL, CODE_WITH_SCOPE = 9, 10, 11, 12, 13, 14, 15
 INT32, TIMESTAMP, INT64, DECIMAL128, MIN_KEY, MAX_KEY = 16, 17, 18, 19, 255, 127
 
-# The kinds of text columns (`C_WIRE` of `raycdc.formats.loops.code_loops.K_TEXT`); a column of bytes has a subtype
-# there.
+# The kinds of text columns (`C_WIRE` of `raycdc.formats.loops.code_loops.K_TEXT`). For a column of bytes, `C_WIRE` is
+# the binary subtype.
 AS_STRING, AS_OBJECT_ID, AS_UUID, AS_DECIMAL128 = 0, 1, 2, 3
-# How a column of JSON spells values (`C_WIRE` of `K_JSON`).
+# The spelling of values in a JSON column (`C_WIRE` of `K_JSON`).
 RELAXED, CANONICAL = 0, 1
-# Added where the column is the key: numbers that the server takes for the same are spelled the same.
+# Added to the spelling if the column is the key: numbers that the server treats as equal get the same text.
 AS_KEY = 2
-# The kinds of columns of bytes other than binary data of a subtype (0 … 255): any value as BSON, and a document's
-# fields.
+# The kinds of columns of bytes that hold no binary data (subtypes 0 … 255): any value as BSON, and a document's fields.
 AS_VALUE, AS_FIELDS = 256, 257
 
-#: Binary subtypes with a meaning here: the old binary has its length twice, the others are UUIDs.
+#: Binary subtypes with a special meaning: the old binary subtype has its length twice, the others are UUIDs.
 OLD_BINARY, OLD_UUID, UUID = 2, 3, 4
 
 # The outcomes of decoding a value; `FULL` and `OK` are those of `raycdc.formats.loops.code_loops`.
@@ -30,7 +29,7 @@ MISMATCH, OUT_OF_RANGE, INEXACT, BAD_UTF8, TOO_DEEP, DAMAGED, TWICE, MISSING = 6
 # The reasons why `walk_loops.decode` stops.
 DONE, ROWS_FULL, TEXT_FULL, REST_FULL, FAILED = 0, 1, 2, 3, 4
 
-#: Nested documents and arrays; servers take 100 (`mongod` limits, "Nested Depth for BSON Documents").
+#: The deepest nesting of documents and arrays; servers allow 100 (`mongod` limits, "Nested Depth for BSON Documents").
 DEPTH_MAX = 200
 
 # Indices into `Fields.state`; `FRESH` counts the rows of `Fields.fresh`, `MET` the entries of `Fields.met`.
@@ -40,7 +39,7 @@ STATE_SIZE = 8
 # The treatments of a value that does not fit its column.
 ON_MISMATCH_FAIL, ON_MISMATCH_NULL, ON_MISMATCH_REST = 0, 1, 2
 
-# Fields of a change event's envelope, in the order of `EVENT_FIELDS` (MongoDB manual, "Change Events").
+# The fields of a change event's envelope, in the order of `EVENT_FIELDS` (MongoDB manual, "Change Events").
 (F_TOKEN, F_TYPE, F_TIME, F_WALL, F_NAMESPACE, F_KEY, F_AFTER, F_BEFORE, F_SPLIT, F_TXN) = range(10)
 EVENT_FIELDS = (
     "_id",
@@ -54,9 +53,9 @@ EVENT_FIELDS = (
     "splitEvent",
     "txnNumber",
 )
-# The kinds of events; `OTHER` is no change of a document.
+# The kinds of events; `OTHER` is an event that changes no document.
 OTHER, INSERT, UPDATE, REPLACE, DELETE = range(5)
-# Columns of an event's place in the buffer: where values lie (0: there is none), and the values that were read.
+# The columns of an event's row: offsets in the buffer (0: the field is missing), and values that were read.
 (
     E_BEGIN,
     E_END,
@@ -73,5 +72,5 @@ OTHER, INSERT, UPDATE, REPLACE, DELETE = range(5)
     E_TXN,
 ) = range(13)
 EVENT_COLUMNS = 13
-#: A namespace that was not entered, and an event without one.
+#: The namespace numbers of an unregistered namespace, and of an event without a namespace.
 UNKNOWN_NAMESPACE, NO_NAMESPACE = -1, -2

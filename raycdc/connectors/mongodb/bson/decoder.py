@@ -22,18 +22,18 @@ from raycdc.formats.decoding.arena import Arena, WireColumn
 from raycdc.model import LogicalType, TypeKind, with_lost_values
 from raycdc.model.batch import BATCH_ROWS_MAX
 
-#: Bytes of BSON decoded before checking if a batch is full: text may be many times as long.
+#: The bytes of BSON that are decoded before a check if the batch is full: as text, they may be many times as long.
 WINDOW_BYTES = 1 << 20
-#: Bytes of columns after which a batch is cut; with those of another window it stays near the model's limit.
+#: A batch is cut when its columns have this many bytes. Together with another window, it stays near the model's limit.
 BATCH_BYTES = 6 << 20
 _GUESSES = 256
 _RESTS_FIRST = 256
-#: The number of remembered names with types (half of it), and of those reported in one call.
+#: The number of slots for names with types (half of them are used), and of the names reported in one call.
 _MET_SLOTS = 2048
 _FRESH_MAX = 64
 
 _TEXT_WIRES = {"objectId": codes.AS_OBJECT_ID, "binData(4)": codes.AS_UUID, "decimal128": codes.AS_DECIMAL128}
-#: Schema documents of before call it so.
+#: Schema documents of earlier versions use this name.
 _TEXT_WIRES["uuid"] = codes.AS_UUID
 _BYTES_WIRES = {VALUE.native: codes.AS_VALUE, FIELDS.native: codes.AS_FIELDS}
 _MISMATCH_CODES = {
@@ -41,7 +41,7 @@ _MISMATCH_CODES = {
     OnTypeMismatch.NULL: codes.ON_MISMATCH_NULL,
     OnTypeMismatch.REST: codes.ON_MISMATCH_REST,
 }
-#: Names of element types, as ``$type`` of the server's query language has them.
+#: The names of element types, as in ``$type`` of the server's query language.
 TYPE_NAMES = {
     1: "double",
     2: "string",
@@ -76,7 +76,7 @@ class DocumentDecoder:
     def __init__(
         self, layout: CollectionLayout, *, collection: str, section: str = "source", watched: bool = False
     ) -> None:
-        """With `watched`, `met` returns the elements without a column."""
+        """Prepare the buffers. If `watched` is set, `met` returns the elements without a column."""
         self._layout = layout
         self._collection = collection
         self._section = section
@@ -104,9 +104,10 @@ class DocumentDecoder:
             yield from self._after(status, documents, at)
 
     def decode_at(self, documents: bytes, indexes: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Rows of the documents at `indexes`, in that order and none kept back; a place below zero is a key alone.
+        """Yield the rows of the documents at `indexes`, in that order, and keep none back.
 
-        See `raycdc.connectors.mongodb.bson.event_loops.document_rows`. Raises `DataError`.
+        A negative index is the offset of a document with only a key (see
+        `raycdc.connectors.mongodb.bson.event_loops.document_rows`). Raises `DataError`.
         """
         data = np.frombuffer(documents, np.uint8)
         sizes = np.array([data[np.abs(indexes) + i].astype(np.int64) << (8 * i) for i in range(4)]).sum(axis=0)
@@ -122,7 +123,10 @@ class DocumentDecoder:
         yield from self.flush()
 
     def _after(self, status: int, documents: bytes, at: int) -> Iterator[pa.RecordBatch]:
-        """Give the loops the thing that they stopped for; `at` is the document at which they stopped."""
+        """Provide what the loops lack, or yield a full batch, so that they can continue.
+
+        `status` is why they stopped; `at` is the offset of the document at which they stopped.
+        """
         match status:
             case codes.DONE:
                 if self._bytes() >= BATCH_BYTES:
@@ -155,7 +159,7 @@ class DocumentDecoder:
         return 2 * int(self._fields.state[codes.MET]) >= len(self._fields.met)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """The rows that wait, if any."""
+        """Yield the undelivered rows, if there are any."""
         if self._arena.rows:
             yield self._take()
 
@@ -169,7 +173,7 @@ class DocumentDecoder:
         return with_lost_values(batch, lost) if lost else batch
 
     def _key_fix(self, name: str) -> str:
-        """Return the remedy for a key that its column cannot hold: a list of columns must name all that are wanted."""
+        """Return the advice for a key that its column cannot hold: a configuration that lists all wanted columns."""
         types = {column.name: _named(column.type) for column in self._layout.fields} | {name: "json"}
         shown = list(types.items())[:_COLUMNS_SHOWN]
         listed = ", ".join(f"{_toml(column)} = {_toml(text)}" for column, text in shown)
@@ -181,7 +185,7 @@ class DocumentDecoder:
         )
 
     def _error(self, documents: bytes, at: int) -> DataError:
-        """The value at which the loops stopped, in the document at `at`."""
+        """Return the error for the value at which the loops stopped, in the document at `at`."""
         state = self._fields.state
         code, kind, column = (int(state[i]) for i in (codes.CODE_AT, codes.ELEMENT_TYPE, codes.FAILED_COLUMN))
         if code == codes.DAMAGED:
@@ -214,7 +218,7 @@ class DocumentDecoder:
         return DataError(f"{where}: {name}, a column of type {logical.native}, {problem}. {fix}")
 
 
-#: The most columns named in a message.
+#: The number of columns that a message lists at most.
 _COLUMNS_SHOWN = 50
 
 
@@ -223,7 +227,7 @@ def _toml(text: str) -> str:
 
 
 def _named(logical: LogicalType) -> str:
-    """The type as the configuration names it."""
+    """Return the type's name in the configuration."""
     return "uuid" if logical.kind is TypeKind.STRING and logical.native == "binData(4)" else logical.native
 
 
@@ -244,9 +248,10 @@ def _wire_column(name: str, logical: LogicalType, spelling: Spelling) -> WireCol
 def fields_of(
     names: Sequence[bytes | None], columns: int, *, others: Sequence[int] = (), watched: bool = False
 ) -> FieldArrays:
-    """Return the table of `names`, which are those of the first columns; None for a column without a field.
+    """Return the table from field names to columns.
 
-    `others` are `FieldArrays.others` of the first columns.
+    `names` are the fields of the first columns; None for a column without a field. `others` are `FieldArrays.others` of
+    these columns.
     """
     lengths = np.array([-1 if name is None else len(name) for name in names], np.int64)
     taken = np.maximum(lengths, 0)

@@ -39,13 +39,13 @@ from raycdc.formats.loops.compiling import helper, inlined
 
 @inlined
 def int32_at(data: Any, at: Any) -> Any:
-    """A signed number of four bytes."""
+    """Return the signed number of four bytes at `at`."""
     return (load(data, at, 32) << 32) >> 32
 
 
 @inlined
 def name_end(data: Any, at: Any, end: Any) -> Any:
-    """Position of the NUL that ends the name at `at`, or -1 if there is none before `end`."""
+    """Return the position of the NUL that ends the name at `at`, or -1 if there is none before `end`."""
     while at < end:
         if data[at] == 0:
             return at
@@ -55,7 +55,7 @@ def name_end(data: Any, at: Any, end: Any) -> Any:
 
 @inlined
 def _string_end(data: Any, at: Any, end: Any) -> Any:
-    """Return the offset after a length, that many bytes and their NUL; -1 for anything else."""
+    """Return the offset after a length-prefixed string and its NUL; -1 if it is damaged."""
     if end - at < 5:
         return np.int64(-1)
     length = int32_at(data, at)
@@ -77,7 +77,7 @@ def container_end(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _rare_end(data: Any, kind: Any, at: Any, end: Any) -> Any:
-    """`value_end` of types that are seldom met."""
+    """Return `value_end` of the rare types."""
     if kind == UNDEFINED or kind == MIN_KEY or kind == MAX_KEY:
         return at
     if kind == TIMESTAMP:

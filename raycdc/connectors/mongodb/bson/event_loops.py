@@ -65,7 +65,7 @@ from raycdc.formats.loops.compiling import helper, njit
 
 @helper
 def _kind_of(data: Any, at: Any, end: Any) -> Any:
-    """The kind that the text of an ``operationType`` in ``data[at:end]``, its length before it, names."""
+    """Return the kind of an event from its ``operationType`` in ``data[at:end]``, which begins with the length."""
     size = end - at - 5
     first = data[at + 4]
     if size == 6:
@@ -75,7 +75,8 @@ def _kind_of(data: Any, at: Any, end: Any) -> Any:
             return np.int64(UPDATE)
         if first == 100 and data[at + 5] == 101 and data[at + 9] == 101:  # delete
             return np.int64(DELETE)
-    # "refineCollectionShardKey" and others differ in length; "reshard…" have none of seven.
+    # "refineCollectionShardKey" and all other kinds differ in length; none of the kinds "reshard…" has seven
+    # characters.
     if size == 7 and first == 114 and data[at + 6] == 112 and data[at + 10] == 101:  # replace
         return np.int64(REPLACE)
     return np.int64(OTHER)
@@ -83,7 +84,7 @@ def _kind_of(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _event(data: Any, at: Any, last: Any, envelope: Any, namespaces: Any, event: Any) -> Any:
-    """The envelope of one event into the row `event`: `OK` or `DAMAGED`."""
+    """Read the envelope of one event into the row `event`. Returns `OK` or `DAMAGED`."""
     event[:] = 0
     event[E_BEGIN], event[E_END] = at, last
     event[E_WALL] = -1
@@ -140,10 +141,10 @@ def _event(data: Any, at: Any, last: Any, envelope: Any, namespaces: Any, event:
 
 @njit
 def scan(data: Any, at: int, envelope: FieldArrays, namespaces: FieldArrays, events: Any) -> int:
-    """Events from `at` on into rows of `events`; how many fit. ``envelope.state[AT]`` is where to go on.
+    """Read the events from `at` on into rows of `events`, and return their number.
 
-    A damaged event ends it with ``state[CODE_AT]`` not `OK`. `namespaces` are the contents of documents ``ns`` that
-    are known.
+    ``envelope.state[AT]`` is where to continue. A damaged event ends the scan; ``state[CODE_AT]`` is then not `OK`.
+    `namespaces` are the contents of the known ``ns`` documents.
     """
     state = envelope.state
     state[CODE_AT] = OK
@@ -173,10 +174,10 @@ def document_rows(
     rest: int,
     on_type_mismatch: int,
 ) -> int:
-    """Documents at ``indexes[at:stop]`` into rows; says why it stopped, as `walk_loops.decode`.
+    """Decode the documents at ``indexes[at:stop]`` into rows. Returns why it stopped, like `walk_loops.decode`.
 
-    A place below zero is that of a key alone, negated: fields of it that fit no column are left out, and there is no
-    rest. ``state[AT]`` is the number of the place where to go on.
+    A negative index stands for a document with only a key at the opposite offset: its fields that fit no column are
+    left out, and there is no rest. ``state[AT]`` is the number of the index where to continue.
     """
     state = fields.state
     size = len(data)

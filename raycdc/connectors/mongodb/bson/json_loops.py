@@ -57,11 +57,11 @@ from raycdc.core.compiled import load
 from raycdc.formats.loops.code_loops import FULL, OK
 from raycdc.formats.loops.compiling import helper
 
-#: Room for the text around a value: the longest frame, the text of a number, and closing brackets.
+#: The room for the text around a value: the longest frame, the text of a number, and closing brackets.
 ROOM = 640
-#: The offset in that room at which a number is built, after its longest text.
+#: The offset in this room at which a number is built, after its longest text.
 ASIDE = 400
-#: A character may take six bytes (``\\u0001``).
+#: A character may become six bytes (``\\u0001``).
 WIDEST = 6
 _YEAR_10000_MS = 253402300800000
 
@@ -87,7 +87,7 @@ _TIME, _INCREMENT = _word('{"$timestamp":{"t":'), _word(',"i":')
 
 @helper
 def _string(data: Any, at: Any, out: Any, to: Any) -> Any:
-    """A BSON string at its length: (outcome, end in `out`)."""
+    """Write a BSON string, which begins with its length. Returns (outcome, end in `out`)."""
     last = at + 3 + int32_at(data, at)
     if not is_utf8(data, at + 4, last):
         return BAD_UTF8, to
@@ -113,7 +113,7 @@ def _integer(value: Any, short: Any, canonical: Any, out: Any, to: Any) -> Any:
 
 @helper
 def _number(data: Any, kind: Any, at: Any, spelling: Any, out: Any, to: Any) -> Any:
-    """Numbers and dates; returns the end."""
+    """Write a number or a date, and return the end."""
     canonical = (spelling & CANONICAL) != 0
     if (spelling & AS_KEY) != 0 and kind != DATE:
         how, value, power = same_number(data, kind, at)
@@ -142,7 +142,7 @@ def _number(data: Any, kind: Any, at: Any, spelling: Any, out: Any, to: Any) -> 
 
 @helper
 def _binary(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
-    """Bytes with their subtype; the old binary without its second length."""
+    """Write binary data with its subtype; the old binary subtype without its second length."""
     first = at + 9 if data[at + 4] == OLD_BINARY else at + 5
     to = base64_text(data, first, end, out, put_word(out, to, _BINARY))
     to = hex_text(data, at + 4, 1, out, put_word(out, to, _SUBTYPE))
@@ -151,7 +151,7 @@ def _binary(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
 
 @helper
 def _rare(data: Any, kind: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
-    """Types that are seldom met: (outcome, end)."""
+    """Write a value of a rare type. Returns (outcome, end)."""
     error = OK
     if kind == UNDEFINED:
         return OK, put_word(out, to, _UNDEFINED)
@@ -179,7 +179,7 @@ def _rare(data: Any, kind: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
 
 @helper
 def _scalar(data: Any, kind: Any, at: Any, end: Any, spelling: Any, out: Any, to: Any) -> Any:
-    """A value that holds no others: (outcome, end)."""
+    """Write a value that contains no other values. Returns (outcome, end)."""
     if kind == STRING:
         return _string(data, at, out, to)
     if kind == OBJECT_ID:
@@ -197,9 +197,9 @@ def _scalar(data: Any, kind: Any, at: Any, end: Any, spelling: Any, out: Any, to
 
 @helper
 def json_text(data: Any, kind: Any, at: Any, end: Any, spelling: Any, out: Any, to: Any, limit: Any, stack: Any) -> Any:
-    """The value in ``data[at:end]``, which `value_end` has measured: (outcome, end of its text).
+    """Write the value in ``data[at:end]``, which `value_end` has measured. Returns (outcome, end of its text).
 
-    `FULL`: the text needs at least to the end that is returned, which is beyond `limit`.
+    With `FULL`, the returned end is beyond `limit`, and the text needs at least this much room.
     """
     depth = np.int64(0)
     first = True

@@ -21,17 +21,17 @@ from raycdc.connectors.mongodb.bson.element_loops import int32_at
 from raycdc.core.compiled import load
 from raycdc.formats.loops.compiling import helper
 
-#: The results of `same_number`: a value; the bits of a double; digits with their sign, and a power of ten; nothing.
+#: The results of `same_number`: an integer; the bits of a double; signed digits and a power of ten; the number itself.
 WHOLE, FLOATING, FRACTION, ITSELF = range(4)
 _NAN, _INFINITY, _MINUS_INFINITY = 0x7FF8000000000000, 0x7FF0000000000000, -0x10000000000000
 _BIAS = 6176
-#: Halvings of a whole number below 2**53 that leave a double of full precision: far more than any key has.
+#: The most halvings of a whole number below 2**53 that leave a double of full precision: far more than any key needs.
 _HALVES_MAX = 60
 
 
 @helper
 def same_number(data: Any, kind: Any, at: Any) -> Any:
-    """(`WHOLE` …, value, power of ten) of the number of BSON at `at`."""
+    """Return the common form of the BSON number at `at`: (`WHOLE` …, value, power of ten)."""
     none = np.int64(0)
     if kind == INT32:
         return WHOLE, np.int64(int32_at(data, at)), none
@@ -78,7 +78,7 @@ def _decimal(bits: Any, top: Any) -> Any:
         value //= 10
         power += 1
     signed = -value if negative else value
-    # A number that is not divisible by this power of five is no sum of binary fractions.
+    # A number that is not divisible by this power of five has no exact binary fraction.
     rest = value
     halves = np.int64(0)
     while power + halves < 0 and rest % 5 == 0 and halves < _HALVES_MAX:
@@ -92,7 +92,7 @@ def _decimal(bits: Any, top: Any) -> Any:
 
 @helper
 def put_decimal(value: Any, power: Any, out: Any, at: Any) -> Any:
-    """Write a decimal128 with these digits to `out` at `at`; return `at`."""
+    """Write a decimal128 with these digits to `out` at `at`, and return `at`."""
     digits = -value if value < 0 else value
     top = (np.int64(power) + _BIAS) << 49
     for i in range(8):

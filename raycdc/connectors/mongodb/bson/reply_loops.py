@@ -30,7 +30,10 @@ def _is(data: Any, at: Any, stop: Any, name: Any) -> Any:
 
 @helper
 def _field(data: Any, at: Any, end: Any, kind: Any, name: Any, other: Any) -> Any:
-    """Return where the field of this type and one of two names, and its value, begin in the document at `at`, or -1."""
+    """Return the offsets of a field and of its value in the document at `at`, or -1.
+
+    The field has this type and one of two names.
+    """
     last = container_end(data, at, end)
     index = at + 4
     while last >= 0 and index < last - 1:
@@ -46,7 +49,9 @@ def _field(data: Any, at: Any, end: Any, kind: Any, name: Any, other: Any) -> An
 
 @njit
 def find_batch(data: Any) -> tuple[int, int, int, int]:
-    """Return the offsets of the cursor, the batch's field, the array itself, and its end; -1 if there is none."""
+    """Return the offsets of the cursor, of the batch's field, of its array, and of the array's end; -1 if there is no
+    batch.
+    """
     _, cursor = _field(data, np.int64(0), len(data), DOCUMENT, _CURSOR, _CURSOR)
     if cursor < 0:
         return cursor, cursor, cursor, cursor
@@ -57,7 +62,10 @@ def find_batch(data: Any) -> tuple[int, int, int, int]:
 
 @njit
 def join_documents(data: Any, at: Any, end: Any, out: Any) -> int:
-    """The documents of the array in ``data[at:end]`` into `out`, which is as long; their bytes, or -1 for damage."""
+    """Copy the documents of the array in ``data[at:end]`` to `out`, which is as long.
+
+    Returns the bytes, or -1 for damage.
+    """
     index = at + 4
     to = 0
     while index < end - 1:

@@ -1,6 +1,6 @@
 """Single BSON values as text, compiled: numbers, dates, identifiers, base64, JSON strings.
 
-Every function writes into ``out[to:]`` and returns the end; room is the caller's business.
+Every function writes to ``out[to:]`` and returns the end. The caller provides enough room.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from raycdc.formats.loops.double_loops import double_text
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8).copy()
 _INFINITY = np.int64(0x7FF << 52)
-#: 10**34 - 1 is the greatest coefficient of a decimal128; a greater one counts as zero (IEEE 754-2008, 3.5.2).
+#: The greatest coefficient of a decimal128 is 10**34 - 1; a greater one counts as zero (IEEE 754-2008, 3.5.2).
 _COEFFICIENT_HIGH = np.uint64(10**34 >> 64)
 _COEFFICIENT_LOW = np.uint64(10**34 & 0xFFFFFFFFFFFFFFFF)
 
 
 @inlined
 def put_word(out: Any, to: Any, word: Any) -> Any:
-    """The bytes of a constant array."""
+    """Write the bytes of a constant array."""
     for i in range(len(word)):
         out[to + i] = word[i]
     return to + len(word)
@@ -31,7 +31,7 @@ def put_word(out: Any, to: Any, word: Any) -> Any:
 
 @helper
 def integer_text(value: Any, out: Any, to: Any) -> Any:
-    """A signed number of 64 bits in decimal; 20 bytes at most."""
+    """Write a signed 64-bit number in decimal; at most 20 bytes."""
     rest = np.uint64(value)
     if value < 0:
         out[to] = 45
@@ -51,7 +51,7 @@ def integer_text(value: Any, out: Any, to: Any) -> Any:
 
 @helper
 def digits_text(value: Any, width: Any, out: Any, to: Any) -> Any:
-    """A number that is not negative in exactly `width` digits."""
+    """Write a nonnegative number in exactly `width` digits."""
     for i in range(width - 1, -1, -1):
         out[to + i] = 48 + value % 10
         value //= 10
@@ -60,7 +60,7 @@ def digits_text(value: Any, width: Any, out: Any, to: Any) -> Any:
 
 @helper
 def hex_text(data: Any, at: Any, count: Any, out: Any, to: Any) -> Any:
-    """`count` bytes in hexadecimal, two digits each."""
+    """Write `count` bytes in hexadecimal, two digits each."""
     for i in range(count):
         byte = np.int64(data[at + i])
         out[to] = _HEX[byte >> 4]
@@ -71,7 +71,7 @@ def hex_text(data: Any, at: Any, count: Any, out: Any, to: Any) -> Any:
 
 @helper
 def uuid_text(data: Any, at: Any, out: Any, to: Any) -> Any:
-    """Sixteen bytes as RFC 4122 prints them; 36 bytes."""
+    """Write sixteen bytes as RFC 4122 prints them; 36 bytes."""
     for part in range(5):
         if part > 0:
             out[to] = 45
@@ -84,7 +84,7 @@ def uuid_text(data: Any, at: Any, out: Any, to: Any) -> Any:
 
 @helper
 def base64_text(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
-    """Base64 with padding (RFC 4648)."""
+    """Write bytes in base64 with padding (RFC 4648)."""
     while end - at >= 3:
         bits = (np.int64(data[at]) << 16) | (np.int64(data[at + 1]) << 8) | np.int64(data[at + 2])
         for i in range(4):
@@ -149,7 +149,9 @@ def is_finite(bits: Any) -> Any:
 
 @helper
 def number_text(bits: Any, out: Any, to: Any) -> Any:
-    """A double in the fewest digits that read back as it; ``NaN``, ``Infinity``, ``-Infinity`` where it is none."""
+    """Write a double in the fewest digits that read back as the same double, or ``NaN``, ``Infinity``,
+    ``-Infinity``.
+    """
     if is_finite(bits):
         return double_text(bits, out, to)
     if (bits & ~_INFINITY & 0x7FFFFFFFFFFFFFFF) != 0:
@@ -178,7 +180,7 @@ def _infinity(out: Any, to: Any) -> Any:
 
 @helper
 def _tenth(high: Any, low: Any) -> Any:
-    """128 bits divided by ten, 32 bits at a time: (high, low, rest)."""
+    """Divide a number of 128 bits by ten, 32 bits at a time. Returns (high, low, remainder)."""
     ten = np.uint64(10)
     half = np.uint64(32)
     mask = np.uint64(0xFFFFFFFF)
@@ -194,9 +196,9 @@ def _tenth(high: Any, low: Any) -> Any:
 
 @helper
 def decimal128_text(data: Any, at: Any, out: Any, to: Any) -> Any:
-    """A decimal128 (binary integer significand) as its specification prints it; room for 64 bytes.
+    """Write a decimal128 (binary integer significand) as its specification prints it. Returns the end; needs 64 bytes.
 
-    The digits and the exponent are kept as they are: 1.10 is not 1.1. Returns the end.
+    The digits and the exponent are kept as they are: 1.10 is not 1.1.
     """
     low = np.uint64(load(data, at, 64))
     bits = load(data, at + 8, 64)
@@ -235,7 +237,7 @@ def decimal128_text(data: Any, at: Any, out: Any, to: Any) -> Any:
 
 @helper
 def _pointed(out: Any, first: Any, last: Any, exponent: Any, to: Any) -> Any:
-    """Write the digits in ``out[first:last]`` after `to`, with point and exponent."""
+    """Write the digits in ``out[first:last]`` after `to`, with the decimal point and the exponent."""
     count = last - first
     whole = exponent + count
     if exponent > 0 or whole <= -6:
@@ -275,7 +277,7 @@ def _pointed(out: Any, first: Any, last: Any, exponent: Any, to: Any) -> Any:
 
 @helper
 def _civil(days: Any) -> Any:
-    """Year, month, day of days since 1970-01-01, not negative, in the proleptic Gregorian calendar."""
+    """Return year, month and day of a nonnegative number of days since 1970-01-01 (proleptic Gregorian calendar)."""
     shifted = days + 719468
     era = shifted // 146097
     day_of_era = shifted % 146097
@@ -290,7 +292,10 @@ def _civil(days: Any) -> Any:
 
 @helper
 def moment_text(millis: Any, out: Any, to: Any) -> Any:
-    """A date from 1970 to 9999 as ``2024-02-29T12:30:00.5Z`` with three digits or none of the second; 24 bytes."""
+    """Write a date from 1970 to 9999 as ``2024-02-29T12:30:00.5Z``; at most 24 bytes.
+
+    The fraction of the second has up to three digits, or is left out.
+    """
     days = millis // 86_400_000
     rest = millis % 86_400_000
     year, month, day = _civil(days)

@@ -18,8 +18,8 @@ decimal128 are kept only by columns of their own type and of JSON.
 | JSON | everything |
 | BINARY in the spelling BSON | everything, null and undefined too |
 
-Null, undefined and a field that is not there are NULL elsewhere. `is_own` says which values a column holds so exactly
-that its own type makes the same bytes of them again.
+Null, undefined and a field that is not there are NULL elsewhere. `is_own` returns True for a value that the column's
+type restores to the same bytes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _MICROS_MAX_MS = np.int64(((1 << 63) - 1) // 1000)
 
 @helper
 def _whole(data: Any, kind: Any, at: Any) -> Any:
-    """A whole number: (outcome, value)."""
+    """Return a whole number: (outcome, value)."""
     if kind == INT32:
         return OK, int32_at(data, at)
     if kind == INT64:
@@ -111,7 +111,7 @@ def _whole(data: Any, kind: Any, at: Any) -> Any:
 
 @helper
 def _floating(data: Any, kind: Any, at: Any, single: Any) -> Any:
-    """A floating-point number as its bits: (outcome, bits)."""
+    """Return a floating-point number as its bits: (outcome, bits)."""
     if kind == DOUBLE:
         bits = np.int64(load(data, at, 64))
         if not single:
@@ -133,7 +133,7 @@ def _floating(data: Any, kind: Any, at: Any, single: Any) -> Any:
 
 @helper
 def _decimal(data: Any, kind: Any, at: Any, precision: Any, scale: Any, scratch: Any) -> Any:
-    """A decimal: (outcome, low word, high word), by way of its text."""
+    """Return a decimal, converted by way of its text: (outcome, low word, high word)."""
     if kind == DECIMAL128:
         end = decimal128_text(data, at, scratch, np.int64(0))
     else:
@@ -151,7 +151,7 @@ def _decimal(data: Any, kind: Any, at: Any, precision: Any, scale: Any, scratch:
 
 @helper
 def _moment(data: Any, at: Any, days: Any) -> Any:
-    """A date as microseconds or days: (outcome, value)."""
+    """Return a date as microseconds or days: (outcome, value)."""
     millis = np.int64(load(data, at, 64))
     if days:
         value = millis // _DAY_MS
@@ -165,7 +165,7 @@ def _moment(data: Any, at: Any, days: Any) -> Any:
 
 @helper
 def _text(data: Any, kind: Any, at: Any, end: Any, wire: Any, out: Any, to: Any) -> Any:
-    """A value of a column of text: (outcome, end in `out`)."""
+    """Write a value of a text column. Returns (outcome, end in `out`)."""
     if wire == AS_STRING:
         if kind != STRING and kind != SYMBOL:
             return MISMATCH, to
@@ -186,7 +186,7 @@ def _text(data: Any, kind: Any, at: Any, end: Any, wire: Any, out: Any, to: Any)
 
 @helper
 def _bytes(data: Any, kind: Any, at: Any, end: Any, subtype: Any, out: Any, to: Any) -> Any:
-    """Binary data of one subtype: (outcome, end in `out`)."""
+    """Write binary data of one subtype. Returns (outcome, end in `out`)."""
     if kind != BINARY or data[at + 4] != subtype:
         return MISMATCH, to
     first = at + 9 if subtype == OLD_BINARY else at + 5
@@ -196,7 +196,7 @@ def _bytes(data: Any, kind: Any, at: Any, end: Any, subtype: Any, out: Any, to: 
 
 @helper
 def _value(data: Any, kind: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
-    """Write a value after the byte of its type; return the end."""
+    """Write a value after the byte of its type, and return the end."""
     out[to] = kind
     copy(data, at, out, to + 1, end - at)
     return to + 1 + end - at
@@ -234,7 +234,10 @@ def _put_text(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: An
 
 @helper
 def put_any(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any, stack: Any) -> Any:
-    """A value, null too (a key cannot be NULL), where the column takes everything; else a misfit."""
+    """Write a value of any type into a column that takes all, null too because a key cannot be NULL.
+
+    Returns `MISMATCH` for any other column.
+    """
     takes = a.col[col, C_KIND] == K_JSON or a.col[col, C_WIRE] == AS_VALUE
     return _put_text(data, kind, at, end, a, col, row, stack) if takes else MISMATCH
 
@@ -256,7 +259,7 @@ def is_own(data: Any, kind: Any, at: Any, a: Any, col: Any) -> Any:
         if kind != DECIMAL128:
             return False
         top = np.int64(load(data, at + 8, 64))
-        # Digits after the point as the column has them, and no zero with a sign.
+        # The value must have as many digits after the point as the column, and must not be a zero with a sign.
         scaled = (top >> 61) & 3 != 3 and ((top >> 49) & 0x3FFF) == 6176 - a.col[col, C_P2]
         return scaled and (top >= 0 or (top & 0x1FFFFFFFFFFFF) != 0 or load(data, at, 64) != 0)
     return kind != SYMBOL
@@ -264,7 +267,10 @@ def is_own(data: Any, kind: Any, at: Any, a: Any, col: Any) -> Any:
 
 @inlined
 def put_value(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any, stack: Any, scratch: Any) -> Any:
-    """Write the value in ``data[at:end]``, which `value_end` has measured, into a cell: `OK`, `FULL`, or why not."""
+    """Write the value in ``data[at:end]``, which `value_end` has measured, into a cell.
+
+    Returns `OK`, `FULL`, or why not.
+    """
     if (kind == NULL or kind == UNDEFINED) and a.col[col, C_WIRE] != AS_VALUE:
         put_null(a, col, row)
         return OK

@@ -1,8 +1,8 @@
 """Decodes concatenated documents into the rows of an arena, compiled.
 
-The fields of a collection mostly come in the same order, so the column at the same place of the previous document is
-tried first, and only a mismatch costs a lookup in the table of names. A document becomes a row when all of it is
-written; if room is missing, or a value does not fit, the row is repeated or dropped.
+The fields of a collection mostly come in the same order. The column at the same index in the previous document is
+therefore tried first, and only a mismatch costs a lookup in the table of names. A document becomes a row when all of it
+is written; if room is missing, or a value does not fit, the row is repeated or dropped.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def same_name(data: Any, at: Any, end: Any, fields: Any, column: Any) -> Any:
 
 @helper
 def name_hash(data: Any, at: Any, end: Any) -> Any:
-    """FNV-1a of a name."""
+    """Return the FNV-1a hash of a name."""
     value = np.uint64(0xCBF29CE484222325)
     for i in range(at, end):
         value = (value ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
@@ -101,7 +101,7 @@ def name_hash(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def find_name(data: Any, at: Any, stop: Any, end: Any, fields: Any) -> Any:
-    """The column of the name in ``data[at:stop]``, or -1."""
+    """Return the column of the name in ``data[at:stop]``, or -1."""
     size = len(fields.table)
     index = name_hash(data, at, stop) % size
     while fields.table[index] >= 0:
@@ -140,7 +140,7 @@ def _room(a: Any, slot: Any, to: Any, size: Any) -> Any:
 
 @helper
 def _put_fields(data: Any, fields: Any, count: Any, last: Any, a: Any, column: Any, row: Any) -> Any:
-    """The noted elements as one document in BSON."""
+    """Write the noted elements, which have no column, into a cell as one document in BSON."""
     slot = a.col[column, C_SLOT]
     base = a.slot[slot, S_BASE]
     to = base + np.int64(a.voff[slot, row])
@@ -185,7 +185,7 @@ def _note(data: Any, index: Any, stop: Any, over: Any, fields: Any) -> Any:
 
 @helper
 def _put_rest(data: Any, fields: Any, count: Any, last: Any, a: Any, column: Any, row: Any) -> Any:
-    """The noted elements as one document."""
+    """Write the noted elements, which have no column, into a cell as one document."""
     if a.col[column, C_WIRE] == AS_FIELDS:
         return _put_fields(data, fields, count, last, a, column, row)
     slot = a.col[column, C_SLOT]
@@ -223,7 +223,7 @@ def _put_rest(data: Any, fields: Any, count: Any, last: Any, a: Any, column: Any
 
 @helper
 def _put_whole(data: Any, at: Any, last: Any, fields: Any, a: Any, column: Any, row: Any) -> Any:
-    """The whole document."""
+    """Write the whole document into a cell."""
     slot = a.col[column, C_SLOT]
     base = a.slot[slot, S_BASE]
     to = base + np.int64(a.voff[slot, row])
@@ -244,14 +244,14 @@ def _put_whole(data: Any, at: Any, last: Any, fields: Any, a: Any, column: Any, 
     return error
 
 
-# long: one pass over the elements, with what becomes of each
+# long: one pass over the elements, with a branch for each treatment
 @inlined
 def document_row(
     data: Any, at: Any, last: Any, fields: Any, a: Any, row: Any, key: Any, whole: Any, rest: Any, on_type_mismatch: Any
 ) -> Any:
     """Decode one document into one row: return `OK`, `FULL`, `REST_FULL` negated, or an error code.
 
-    `FieldArrays.state` has the place of the error.
+    `FieldArrays.state` has the offset and the column of the error.
     """
     state = fields.state
     state[OPEN] += 1

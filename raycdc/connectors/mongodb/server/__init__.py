@@ -1,1 +1,1 @@
-"""The replica set or sharded cluster itself: connections, collections, checks, log retention."""
+"""The replica set or sharded cluster: connections, collections and checks."""

@@ -1,6 +1,7 @@
-"""The existing collections, their sizes, and the columns that a sample of their documents shows.
+"""The existing collections, their sizes, and the columns in a sample of their documents.
 
-How a cluster spreads a collection over its shards, as ``config.collections`` and ``config.chunks`` have it.
+`ShardKey` and `ShardedCollection` are the distribution of a collection over the shards, from ``config.collections`` and
+``config.chunks``.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.rules.selector import TableSelector
 
-#: Documents by which the bytes of a collection are reckoned where the server does not tell them.
+#: The number of sampled documents for an estimate of a collection's bytes, if the server does not report them.
 _SIZED_BY = 100
-#: Databases of the server itself.
+#: The databases of the server itself.
 _INTERNAL = frozenset({"admin", "config", "local"})
 _BY_CLASS: Mapping[type, str] = {
     bool: "bool",
@@ -55,16 +56,18 @@ _BY_CLASS: Mapping[type, str] = {
 }
 
 
-#: BadValue, FailedToParse, TypeMismatch, an invalid projection or pipeline operator, a path collision.
+#: The errors of a query that the server does not accept: BadValue, FailedToParse, TypeMismatch, an invalid projection
+#: or pipeline operator, a path collision.
 _NOT_UNDERSTOOD = frozenset({2, 9, 14, 168, 16410, 31249, 31250, 31254, 31303, 31324, 31325})
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionEntry:
-    """A name in the answer of ``listCollections``. Views and time series are not of the kind `COLLECTION`.
+    """One collection, view or time series in the answer of ``listCollections``. Only collections are of the kind
+    `COLLECTION`.
 
-    `uuid` is in hexadecimal ("": unknown), and `locale` that of the order of its keys, None for the default order of
-    their bytes. `keeps_images`: the server keeps the documents before and after changes.
+    `uuid` is in hexadecimal ("": unknown). `locale` is the language by which keys are ordered, None for the order of
+    their bytes. `keeps_images` is True if the server keeps the documents before and after changes.
     """
 
     table: TableId
@@ -88,7 +91,7 @@ class CollectionEntry:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """About how much a collection holds, as the server counts it."""
+    """The approximate size of a collection, as the server counts it."""
 
     documents: int
     bytes: int
@@ -126,7 +129,7 @@ def listed(client: Client, selector: TableSelector) -> dict[TableId, CollectionE
 
 
 def entries_of(client: Client, database: str) -> list[CollectionEntry]:
-    """Return all entries of a database. Raises the driver's errors."""
+    """Return all entries of a database. Raises the errors of the driver."""
     return [CollectionEntry.of(database, dict(entry)) for entry in client[database].list_collections()]
 
 
@@ -138,7 +141,7 @@ def entry_of(client: Client, table: TableId, *, doing: str) -> CollectionEntry |
 
 
 def require_followable(client: Client, tables: Iterable[TableId]) -> None:
-    """Raises `SourceError` for a collection whose keys are ordered by a language: their order is not known here."""
+    """Raise `SourceError` for a collection whose keys are ordered by a language, because that order is unknown here."""
     for table in tables:
         entry = entry_of(client, table, doing="looking at")
         if entry is not None and entry.locale not in (None, "simple"):
@@ -161,7 +164,7 @@ def require_selectable(client: Client, table: TableId, selection: CollectionSele
     try:
         with errors(client, f"asking about {table}"):
             cursor = client[table.db][table.table].find(query, list(selection.fields) or None)
-            # The empty end of the index.
+            # The query reads only the empty range at the end of the index.
             list(cursor.hint([(ID, 1)]).min([(ID, cast("Any", bson.MaxKey()))]).limit(1))
     except SourceError as cause:
         if isinstance(cause.__cause__, OperationFailure) and cause.__cause__.code in _NOT_UNDERSTOOD:
@@ -213,7 +216,7 @@ def size_of(client: Client, table: TableId) -> Size:
 
 
 def layout_of(client: Client, config: MongoDbSourceConfig, table: TableId, uuid: str) -> CollectionLayout:
-    """The layout of a collection: as declared, or as a sample says."""
+    """Return the layout of a collection: configured, or inferred from a sample."""
     layout = with_metadata(_layout(client, config, table), config.metadata)
     return replace(layout, uuid=uuid, asked=config.asked_of(table))
 
@@ -236,11 +239,12 @@ def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Coll
 
 
 def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bool = False) -> dict[str, LogicalType]:
-    """Columns for the fields of a sample: the commonest first kept, in the order in which they were met.
+    """Return the columns for the fields of a sample, in the order of appearance. If there are too many, the most
+    frequent stay.
 
-    A field with values of several types, with nested ones or with nothing but null is JSON; int and long are long,
-    and double where both are met. Names that targets cannot have are no columns. `exact`: a column's values have its
-    type, and a number that is a key has any.
+    A field with values of several types, with nested values or with only nulls is JSON. A mix of int and long is long,
+    and a mix with double is double. Names that targets cannot have are left out. If `exact`, a column's values have
+    exactly its type, and a numeric key is JSON.
     """
     kinds: dict[str, set[str]] = {ID: set()}
     counts: Counter[str] = Counter()
@@ -279,7 +283,7 @@ def is_fit(name: str) -> bool:
 
 
 def kind_of(value: object) -> str:
-    """The type of the column that a value would have alone."""
+    """Return the name of the column type for a single value."""
     if isinstance(value, Binary):
         fits = value.subtype == UUID_SUBTYPE and len(value) == 16
         return "uuid" if fits else f"binData({value.subtype})"
@@ -287,7 +291,10 @@ def kind_of(value: object) -> str:
 
 
 def common_type(kinds: set[str], *, key: bool, exact: bool = False) -> str:
-    """The type of a column whose values have these. A key of doubles is JSON: as text it is one value in any target."""
+    """Return the name of the column type for values of these types.
+
+    A key of doubles is JSON, because equal numbers are then the same text in any target.
+    """
     if kinds == {"long", "double"} and not key and not exact:
         return "double"
     if len(kinds) != 1 or (key and kinds & {"double", "decimal128", "bool", *(("int", "long") if exact else ())}):
@@ -297,7 +304,7 @@ def common_type(kinds: set[str], *, key: bool, exact: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShardKey:
-    """The names of the fields that decide where a document is, each with its order: 1, or ``hashed``."""
+    """The shard key: the names of its fields, each with its order: 1, or ``hashed``."""
 
     fields: tuple[tuple[str, str | float], ...]
 
@@ -314,7 +321,7 @@ class ShardKey:
         return all(order == 1 for _, order in self.fields)
 
     def parts_of_id(self) -> list[str]:
-        """The fields with which the key begins that are `_id`, or parts of it, by their values; there may be none."""
+        """Return the leading fields of the shard key that are `_id` or parts of it, by value; possibly none."""
         own = takewhile(lambda field: field[0].split(".")[0] == ID and field[1] == 1, self.fields)
         names = [name for name, _ in own]
         return [ID] if names[:1] == [ID] else names
@@ -322,7 +329,7 @@ class ShardKey:
 
 @dataclass(frozen=True, slots=True)
 class ShardedCollection:
-    """A collection that is sharded; `uuid` is None if the cluster does not tell it."""
+    """The sharding of a collection. `uuid` is None if the cluster does not report it."""
 
     table: TableId
     key: ShardKey
@@ -330,7 +337,7 @@ class ShardedCollection:
 
     def lower_bounds(self, client: Client) -> list[LowerBound]:
         """Return the lower bounds of the cluster's chunks. Raises the driver's errors."""
-        # Chunks name their collection by its UUID since 5.0, by its name before.
+        # Since 5.0, chunks refer to their collection by its UUID, before by its name.
         own = {"$or": [{"ns": self.table.dotted}, *([] if self.uuid is None else [{"uuid": self.uuid}])]}
         chunks = client.get_database("config", codec_options=PLAIN)["chunks"].find(own, {"min": 1})
         return [LowerBound(tuple(chunk["min"][name] for name in self.key.names)) for chunk in chunks]
@@ -338,19 +345,19 @@ class ShardedCollection:
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """The lower bound of a cluster's chunk: for each field of the shard key a value of any BSON type."""
+    """The lower bound of one of the cluster's chunks: a value of any BSON type for each field of the shard key."""
 
     values: tuple[Any, ...]
 
     def is_least(self, fields: Sequence[str]) -> bool:
-        """Return True if it is the least bound by the first fields of the key, which `fields` are."""
+        """Return True if this is the least bound by `fields`, the first fields of the key."""
         return all(isinstance(value, bson.MinKey) for value in self.values[: len(fields)])
 
 
 def sharded(client: Client, table: TableId) -> ShardedCollection | None:
-    """Return the sharding of the collection; None if it is not sharded, or there is no cluster.
+    """Return the sharding of the collection; None if it is not sharded, or the server is no router.
 
-    Raises the driver's errors.
+    Raises the errors of the driver.
     """
     entries = client.get_database("config", codec_options=PLAIN)["collections"]
     entry = entries.find_one({"_id": table.dotted, "dropped": {"$ne": True}})

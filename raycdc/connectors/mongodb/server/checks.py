@@ -1,6 +1,6 @@
-"""Checks of ``raycdc check`` and ``raycdc plan`` for MongoDB: access, cut of the collections, missing settings.
+"""Checks of ``raycdc check`` and ``raycdc plan`` for MongoDB: access, the cut of collections, missing settings.
 
-Changes nothing.
+They change nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LATER = "Collections that match it and are created while the pipeline runs are 
 def check_source(
     client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, *, complete: bool = True
 ) -> tuple[list[CheckResult], list[TableId]]:
-    """Return all findings, and the existing collections; named ones must exist if they must be `complete`.
+    """Return all findings, and the existing collections. If `complete`, the named collections must exist.
 
     Raises `SourceUnavailableError` if no server answers.
     """
@@ -84,7 +84,7 @@ def _standalone(info: MongoDbServerInfo, config: MongoDbSourceConfig) -> CheckRe
 def _followable(
     client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, tables: list[TableId]
 ) -> list[CheckResult]:
-    """Whether a change stream can be opened, and what its changes will be."""
+    """Check that a change stream can be opened, and report which rows its changes bring."""
     results = []
     for table in tables:
         try:
@@ -125,7 +125,7 @@ def _readable(client: Client, config: MongoDbSourceConfig, table: TableId) -> Ch
 
 
 def _cuts(client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, table: TableId) -> list[CheckResult]:
-    """Return how the collection would be cut, and why not by a configured strategy."""
+    """Return how the collection would be cut, and why a configured strategy is not used."""
     try:
         cuts = cut(client, info, table, config.snapshot)
     except SourceUnavailableError:
@@ -145,9 +145,9 @@ def _cuts(client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, 
 
 
 def findings(config: MongoDbSourceConfig, context: SourceContext, *, complete: bool) -> SourceFindings:
-    """Return all findings, and the captured collections. `complete`: named ones must exist.
+    """Return all findings, and the captured collections. If `complete`, the named collections must exist.
 
-    Raises `SourceError` when the server cannot be queried at all.
+    Raises `SourceError` if the server cannot be queried at all.
     """
     with connect(config.uri) as client:
         results, tables = check_source(client, probe(client), config, complete=complete)
@@ -156,7 +156,7 @@ def findings(config: MongoDbSourceConfig, context: SourceContext, *, complete: b
 
 
 def captured_collections(config: MongoDbSourceConfig) -> dict[TableId, SourceTable]:
-    """The collections that are captured, with the columns that a run which starts now gives them."""
+    """Return the captured collections, with the columns that they would get in a run that starts now."""
     with connect(config.uri) as client:
         info = probe(client)
         collections = {}
@@ -169,7 +169,7 @@ def captured_collections(config: MongoDbSourceConfig) -> dict[TableId, SourceTab
 
 
 def _copies(config: MongoDbSourceConfig, context: SourceContext) -> list[CheckResult]:
-    """A warning where a MongoDB sink gets values as text."""
+    """Warn if a MongoDB sink gets values as text."""
     if context.sink != "mongodb" or config.spelling is Spelling.BSON:
         return []
     text = (
@@ -182,7 +182,7 @@ def _copies(config: MongoDbSourceConfig, context: SourceContext) -> list[CheckRe
 def _check_masks(
     client: Client, config: MongoDbSourceConfig, context: SourceContext, tables: Collection[TableId]
 ) -> list[CheckResult]:
-    """Check that masks of collections' fields are effective."""
+    """Check that masks of fields are effective."""
     masks = context.masking.masks
     if not masks or not tables:
         return []

@@ -1,4 +1,4 @@
-"""Connections to MongoDB, and its errors in our words: those worth trying again, and the advice for the others."""
+"""Connections to MongoDB, and its errors as ours: errors that a retry may resolve, and advice for all others."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from raycdc.source.log_owner import LogOwner
 
 Client = MongoClient[Document]
 
-#: Oldest version whose reads are promised here; change streams of databases begin with it as well.
+#: The oldest supported version; change streams of databases exist since then, too.
 VERSION_MIN = (4, 0)
-#: First version whose change streams say where they are while nothing happens.
+#: The first version whose change streams report their position while nothing happens.
 VERSION_WITH_POSITIONS = (4, 0, 7)
-#: Codes of temporary errors: nodes that step down, start or stop, and lost cursors (MongoDB manual, "Error Codes"; the
-#: drivers' list of retryable reads, and 43 CursorNotFound).
+#: The codes of temporary errors: nodes that step down, start or stop, and lost cursors (MongoDB manual, "Error Codes";
+#: the drivers' list of retryable reads, and 43 CursorNotFound).
 _RETRYABLE_CODES = frozenset({6, 7, 43, 50, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 UNAUTHORIZED = 13
-#: The owner of a router's log: states have an empty name for it, which differs from any replica set's.
+#: The owner of a router's log. States have an empty name for a router, which differs from any replica set's name.
 MONGOS = "a mongos or no replica set"
 _AUTHENTICATION_FAILED = 18
-#: The address of each client, as the configuration has it.
+#: The configured address of each client.
 _SECRETS: WeakKeyDictionary[Client, Secret] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class MongoDbServerInfo:
-    """A server's answers about itself; `replica_set` is empty for one that is in none, and behind a ``mongos``."""
+    """The properties of a server. `replica_set` is empty for a server outside of replica sets, and for a ``mongos``."""
 
     address: str
     version: tuple[int, ...]
@@ -58,7 +58,7 @@ class MongoDbServerInfo:
 
     @property
     def owner(self) -> LogOwner:
-        """Whose log its places are of."""
+        """Return the owner of the log to which positions belong."""
         return LogOwner(self.replica_set or MONGOS, self.address, "replica set", "source.uri")
 
     @property
@@ -80,7 +80,7 @@ def connect(uri: Secret, *, key_path: str = "source.uri") -> Client:
         _SECRETS[client] = uri
         return client
     except (InvalidURI, ConfigurationError, ValueError) as cause:
-        # Not its text: it may quote the string, and that may hold the password.
+        # The text of the error is left out, because it may quote the string with its password.
         raise ConfigError(
             f"{key_path} is no connection string that the driver takes ({type(cause).__name__}). It looks like "
             "mongodb://user:password@host:27017/?replicaSet=rs0, with special characters escaped as %XX."
@@ -88,7 +88,7 @@ def connect(uri: Secret, *, key_path: str = "source.uri") -> Client:
 
 
 def probe(client: Client, *, key_path: str = "source.uri") -> MongoDbServerInfo:
-    """Query a server's version and kind. Raises `SourceError` for one that is too old."""
+    """Query a server's version and kind. Raises `SourceError` if it is too old."""
     with errors(client, key_path=key_path):
         hello = client.admin.command("hello")
         version = tuple(client.server_info()["versionArray"][:3])
@@ -99,7 +99,7 @@ def probe(client: Client, *, key_path: str = "source.uri") -> MongoDbServerInfo:
 
 
 def address_of(client: Client, key_path: str = "source.uri") -> str:
-    """Return the client's address for messages, without its credentials."""
+    """Return the client's address for messages, without credentials."""
     nodes = sorted(f"{host}:{port}" for host, port in client.nodes)
     return ",".join(nodes) or f"the MongoDB of {key_path}"
 
@@ -136,7 +136,7 @@ def _no_server(cause: PyMongoError) -> bool:
 
 
 def _without_topology(cause: PyMongoError) -> str:
-    """Return the driver's text without its own settings and objects, which repeat the same."""
+    """Return the driver's text without its description of the client and the topology, which only adds noise."""
     return re.sub(r" \(configured timeouts: [^)]*\)", "", str(cause).partition(", Timeout: ")[0]).rstrip(".")
 
 

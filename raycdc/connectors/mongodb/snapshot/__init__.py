@@ -1,1 +1,1 @@
-"""Cutting collections, and reading one chunk."""
+"""Cuts collections into chunks, and reads one chunk."""

@@ -1,8 +1,8 @@
 """Reads one chunk of a collection: raw batches of BSON in a range of `_id`, decoded into inserts. Blocks.
 
 It also has the query for the documents that a backfill reads again (`raycdc.source.split.BackfillRows`): a predicate is
-a filter in Extended JSON, as for ``find``. Before anything begins the server parses it, so that an invalid one does no
-harm.
+a filter in Extended JSON, as for ``find``. The server parses the filter before the backfill begins, so that an invalid
+one changes nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def with_rows(
 
 
 def require_rows(client: Client, table: TableId, layout: CollectionLayout, again: BackfillRows) -> None:
-    """Raise `ConfigError` unless the server can be asked for these documents. Blocks."""
+    """Raise `ConfigError` unless the server accepts the filter for these documents. Blocks."""
     if len(again.where) > WHERE_MAX:
         raise ConfigError(f"The filter has {len(again.where):,} characters, and at most {WHERE_MAX:,} can be taken.")
     try:
@@ -82,7 +82,7 @@ def require_rows(client: Client, table: TableId, layout: CollectionLayout, again
             next(client[table.db][table.table].find(query).limit(1).max_time_ms(ASKED_MS), None)
     except SourceError as cause:
         if isinstance(cause.__cause__, ExecutionTimeout):
-            return  # The server accepts the filter, and has found no document so far.
+            return  # The server accepted the filter, but found no document in time.
         if isinstance(cause, SourceUnavailableError) or not isinstance(cause.__cause__, OperationFailure):
             raise
         raise ConfigError(
@@ -92,13 +92,13 @@ def require_rows(client: Client, table: TableId, layout: CollectionLayout, again
 
 
 def _said(cause: OperationFailure) -> str:
-    """Return the server's message without the query that it repeats."""
+    """Return the server's message, without the query that it repeats."""
     return str((cause.details or {}).get("errmsg", cause))
 
 
-#: Documents asked for at once; the server ends a batch at 16 MiB before.
+#: The number of documents requested at once; the server ends a batch at 16 MiB earlier.
 _BATCH_DOCUMENTS = 100_000
-#: Where a source without a log always is.
+#: The ordinal of a source without a log.
 NO_LOG = 0
 
 
@@ -107,8 +107,8 @@ class MongoDbChunkReader:
 
     It reads documents that a majority of the set has acknowledged, each of the chunk exactly once, because `_id` never
     changes, or because all chunks are read as of one cluster time. The cursor lives for one chunk. `selection_of`
-    returns which part of a collection is read. A different collection than planned, before or after the read, is a
-    `SourceError`.
+    returns which part of a collection is read. If the collection of that name is not the planned one, before or after
+    the read, the error is a `SourceError`.
     """
 
     def __init__(
@@ -176,7 +176,8 @@ class MongoDbChunkReader:
         wanted = list(selection.fields) or named
         size = self._batch_documents
         cursor = RawFind(collection, selection.query(), wanted, limit=selection.limit, batch_size=size, session=session)
-        # Always by the index: a scan meets a document twice that is deleted and inserted again after the cursor.
+        # The index is always used, because a scan would meet a document twice if it is deleted and inserted again
+        # meanwhile.
         lower, upper = (None if raw is None else bound_from_json(raw) for raw in (split.lower, split.upper))
         bounds = [bound for bound in (lower, upper) if bound is not None]
         cursor.hint(list(bounds[0].index) if bounds else [(ID, ASCENDING)])
@@ -194,7 +195,8 @@ class MongoDbChunkReader:
         except SourceError as refused:
             cause = refused.__cause__
             if split.again is not None and not isinstance(refused, SourceUnavailableError):
-                # The backfill is over where the server refuses its filter; nothing becomes of the collection.
+                # The server refuses the filter of the backfill. This ends the backfill, and does not concern the
+                # collection.
                 raise TableChangedError(str(refused)) from cause
             if as_of is None or not isinstance(cause, OperationFailure) or cause.code not in TIME_LOST:
                 raise
@@ -204,9 +206,9 @@ class MongoDbChunkReader:
             cursor.close()
 
     def _require_same(self, table: TableId, layout: CollectionLayout, *, followed: bool) -> None:
-        """Raise `SourceError` when the collection was dropped or created again: its chunks would mix two collections.
+        """Raise `SourceError` if the collection was dropped or created again, because chunks would mix two collections.
 
-        `followed`: a `TableChangedError`, because the change stream has the explanation.
+        If `followed`, raise `TableChangedError` instead: the change stream has the explanation.
         """
         now = found(self._client, table)
         if now is None or (layout.uuid and now and now != layout.uuid):
@@ -220,7 +222,7 @@ class MongoDbChunkReader:
 
 
 def _too_late(table: TableId, cause: SourceError) -> SourceError:
-    """All chunks must be of one time, which is lost, so that the chunks that were read are of no use."""
+    """Return the error if the cluster time of all chunks is lost, which makes the chunks read so far useless."""
     return SourceError(
         f"{cause}. The chunks of {table} are read as of one time, and the server no longer has it. Raise the server's "
         'minSnapshotHistoryWindowInSeconds (300 s by default) above what reading takes, or set strategy = "sample" for '

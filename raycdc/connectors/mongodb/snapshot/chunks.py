@@ -1,8 +1,8 @@
-"""How a collection is cut: bounds of `_id` in the server's order, for chunks of about equal size.
+"""Cuts a collection: finds bounds of `_id` in the server's order, for chunks of about equal size.
 
 | strategy | bounds | falls back when |
 |---|---|---|
-| sharded | those of the cluster's chunks | the shard key is hashed, or needs what follows and does not have it; \
+| sharded | those of the cluster's chunks | the shard key is hashed, or may change and is not configured (see below); \
 ``config.chunks`` is not readable |
 | splitVector | the server's, from its index | behind a ``mongos``, no privilege, or the server lacks the command |
 | sample | quantiles of sampled keys | the collection counts no documents |
@@ -12,11 +12,11 @@ A chunk is read by index bounds (``min``, ``max``), which span all types like th
 match keys of its own type only. The bounds never decide which documents are read, only in which chunk: the first chunk
 has no lower bound and the last no upper one.
 
-`_id` never changes, so where a shard key begins with `_id` or parts of it, chunks are cut there and each is read as of
-its own time: ``{_id: 1, region: 1}`` where its `_id` is, ``{"_id.shop": 1, "_id.n": 1}`` at the `_id` made of both. Any
-other shard key may change with each write (4.2 and later let it), and a document whose key did would be read twice, or
-not at all. Those chunks (`IndexBound`: all fields of the key) are read by the shard key's index, all as of one cluster
-time (`raycdc.source.snapshot.handoff.as_of`): servers have such reads since 5.0, keep that time for
+`_id` never changes. If a shard key begins with `_id` or parts of it, chunks are therefore cut by `_id`, and each is
+read as of a different time: ``{_id: 1, region: 1}`` where its `_id` is, ``{"_id.shop": 1, "_id.n": 1}`` at the `_id`
+made of both. Any other shard key may change with each write (since 4.2), and a document whose key changed would be read
+twice, or not at all. Those chunks (`IndexBound`: all fields of the key) are read by the shard key's index, all as of
+one cluster time (`raycdc.source.snapshot.handoff.as_of`): servers have such reads since 5.0, keep that time for
 ``minSnapshotHistoryWindowInSeconds`` (five minutes), and the log waits meanwhile. It is therefore used only if
 configured.
 """
@@ -41,9 +41,9 @@ from raycdc.model import TableId
 
 _log = logging.getLogger(__name__)
 
-#: First version that reads as of a cluster time outside of transactions.
+#: The first version that reads as of a cluster time outside of transactions.
 VERSION_AS_OF = (5, 0)
-#: Chunks of a collection at most, so that state stays small; those of larger collections are larger.
+#: The most chunks of a collection, so that the state stays small; a larger collection has larger chunks.
 CHUNKS_MAX = 4096
 _ORDER = (
     MongoDbChunkStrategy.SHARDED,
@@ -55,9 +55,9 @@ _ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Ascending, distinct bounds, their strategy, and why earlier strategies were not used.
+    """The bounds (ascending, distinct), their strategy, and why earlier strategies were not used.
 
-    `documents` is the server's count, if all of them are read and it was queried.
+    `documents` is the server's count, if all documents are read and the count was queried.
     """
 
     bounds: tuple[Bound, ...]
@@ -72,7 +72,7 @@ class Cuts:
 
 
 class _NotThisWay(Exception):  # noqa: N818 - no error: the next strategy is tried
-    """Why a strategy does not do."""
+    """The reason why a strategy cannot be used."""
 
 
 def cut(client: Client, info: MongoDbServerInfo, table: TableId, options: MongoDbSnapshotOptions) -> Cuts:
@@ -120,7 +120,7 @@ class _Cutting:
     chunk_bytes: int
 
     def bounds(self, strategy: MongoDbChunkStrategy) -> Sequence[Bound]:
-        """Bounds in no order. Raises `_NotThisWay`, and `SourceError`."""
+        """Return the bounds in any order. Raises `_NotThisWay` and `SourceError`."""
         match strategy:
             case MongoDbChunkStrategy.SHARDED:
                 return self._sharded()
@@ -150,7 +150,10 @@ class _Cutting:
         return [_bound_by_id(parts, bound) for bound in lower if not bound.is_least(parts)]
 
     def _shard_index(self, key: ShardKey) -> tuple[tuple[str, int], ...]:
-        """The index by which chunks of a shard key that may change are read; it begins with all fields of the key."""
+        """Return the index to read chunks of a changeable shard key. It begins with all fields of the key.
+
+        Raises `_NotThisWay` if these chunks cannot be read.
+        """
         named = f"its shard key is {key}"
         if not key.ordered:
             raise _NotThisWay(f"{named}, and documents cannot be read in the order of hashes")
@@ -165,7 +168,7 @@ class _Cutting:
                 f"{why} as of one time, which the server keeps for minutes and the change stream waits for, so only "
                 f'where source.snapshot asks for it: strategy = "{MongoDbChunkStrategy.SHARDED}"'
             )
-        # A longer one serves if there is none of the shard key's fields alone.
+        # If no index has exactly the shard key's fields, a longer one serves as well.
         indexes = self.client[self.table.db][self.table.table].list_indexes()
         for index in sorted(indexes, key=lambda index: len(index["key"])):
             fields = tuple((name, order) for name, order in index["key"].items())
@@ -179,7 +182,7 @@ class _Cutting:
     def _split_vector(self) -> list[Bound]:
         if self.info.is_mongos:
             raise _NotThisWay("a mongos does not know the command")
-        # The server cuts at half of the size it is given.
+        # The server cuts chunks of half the given size.
         size = 2 * self.chunk_bytes
         command = {"splitVector": self.table.dotted, "keyPattern": {ID: 1}, "maxChunkSizeBytes": size, "force": False}
         try:
@@ -206,14 +209,14 @@ class _Cutting:
 
 
 def _bound_by_index(index: Sequence[tuple[str, int]], bound: LowerBound) -> IndexBound:
-    """A bound of the cluster's in an index that may have more fields: before all that they can be."""
+    """Return a bound of the cluster as a bound in an index that may have more fields, before all their values."""
     least = {1: bson.MinKey(), -1: bson.MaxKey()}
     more = [least[order] for _, order in index[len(bound.values) :]]
     return IndexBound(tuple(index), (*bound.values, *more))
 
 
 def _bound_by_id(parts: Sequence[str], bound: LowerBound) -> IdBound:
-    """Return the `_id` nearest to a bound of the cluster's; the other fields of the bound do not matter.
+    """Return the `_id` nearest to a bound of the cluster. Fields that are not part of `_id` do not matter.
 
     Parts of `_id` are combined in the order of the shard key. If documents have them in another order, only the sizes
     of chunks are affected.
@@ -231,7 +234,7 @@ def _bound_by_id(parts: Sequence[str], bound: LowerBound) -> IdBound:
 
 
 def _privilege(cause: SourceError, fix: str) -> Exception:
-    """Return the error of a failed query; a missing privilege or command leads to another strategy."""
+    """Return the error of a failed query. A missing privilege or command leads to another strategy."""
     refused = cause.__cause__
     if not isinstance(refused, OperationFailure):
         return cause
@@ -244,7 +247,7 @@ def _privilege(cause: SourceError, fix: str) -> Exception:
 
 
 def _thinned(bounds: Sequence[Bound]) -> tuple[Bound, ...]:
-    """Return the distinct bounds in order, at most as many as the limit of chunks."""
+    """Return the distinct bounds in order, at most as many as the limit of chunks allows."""
     distinct = {sort_key(bound): bound for bound in bounds}
     ordered = [distinct[key] for key in sorted(distinct)]
     step = -(-(len(ordered) + 1) // CHUNKS_MAX)

@@ -29,7 +29,7 @@ from raycdc.source.snapshot.key_intervals import ChunkKey, SortKey
 
 @dataclass(frozen=True, slots=True)
 class IdBound:
-    """A place in the index of `_id`: a key, or a value that is none."""
+    """A bound in the index of `_id`: a value, which need not be the key of a document."""
 
     value: Any
 
@@ -38,22 +38,22 @@ class IdBound:
         return ((ID, 1),)
 
     def named(self) -> list[tuple[str, Any]]:
-        """See `IndexBound.named`."""
+        """Return the value by its field; see `IndexBound.named`."""
         return [(ID, self.value)]
 
 
 @dataclass(frozen=True, slots=True)
 class IndexBound:
-    """A place in an index: its fields with their directions (1 or -1), and a value for each.
+    """A bound in an index: the fields with their directions (1 or -1), and a value for each.
 
-    Bounds that are compared differ in fields of direction 1 alone.
+    Bounds that are compared differ only in fields of direction 1.
     """
 
     index: tuple[tuple[str, int], ...]
     values: tuple[Any, ...]
 
     def named(self) -> list[tuple[str, Any]]:
-        """The values by their fields, as ``min`` and ``max`` of a query want them."""
+        """Return the values by their fields, as ``min`` and ``max`` of a query expect them."""
         return [(name, value) for (name, _), value in zip(self.index, self.values, strict=True)]
 
 
@@ -61,7 +61,7 @@ Bound = IdBound | IndexBound
 
 
 def bound_to_json(bound: Bound) -> str:
-    """A bound as messages and state hold it, in canonical Extended JSON."""
+    """Return a bound for messages and states, in canonical Extended JSON."""
     match bound:
         case IdBound(value):
             return key_to_json(value)
@@ -80,7 +80,7 @@ def bound_from_json(text: str) -> Bound:
 
 
 def key_to_json(key: Any) -> str:
-    """A key: canonical Extended JSON of ``{"_id": key}``."""
+    """Return a key as canonical Extended JSON of ``{"_id": key}``."""
     return json_util.dumps({ID: key}, json_options=CANONICAL)
 
 
@@ -90,7 +90,7 @@ def key_from_json(text: str) -> Any:
 
 
 def sort_key(value: Any) -> SortKey:
-    """The value's place in the order of BSON, as a tuple that begins with the rank of its type."""
+    """Return the value's sort key in the order of BSON: a tuple that begins with the rank of its type."""
     for kind, index in _SORT_KEYS:
         if isinstance(value, kind):
             return index(value)
@@ -98,7 +98,7 @@ def sort_key(value: Any) -> SortKey:
 
 
 def _document(fields: Iterable[tuple[str, Any]]) -> tuple[Any, ...]:
-    """Fields in their order: by type, then name, then value."""
+    """Return the sort key of a document's fields, in their order: by type, then name, then value."""
     parts = []
     for name, value in fields:
         key = sort_key(value)
@@ -107,7 +107,9 @@ def _document(fields: Iterable[tuple[str, Any]]) -> tuple[Any, ...]:
 
 
 def _number(value: float | bson.Decimal128) -> tuple[Any, ...]:
-    """NaN is less than all other numbers; those of different types compare by their values."""
+    """Return the sort key of a number: NaN is less than all other numbers, and numbers of all types compare by
+    value.
+    """
     number = value.to_decimal() if isinstance(value, bson.Decimal128) else value
     is_nan = number.is_nan() if isinstance(number, Decimal) else math.isnan(number)
     return (0, 0) if is_nan else (1, number)
@@ -118,7 +120,7 @@ def _code(value: bson.Code) -> SortKey:
     return (13, text) if value.scope is None else (14, text, _document(value.scope.items()))
 
 
-#: The sort key of a value, by the value's class; subclasses come first.
+#: The function that makes a value's sort key, by the value's class. Subclasses come first.
 _SORT_KEYS: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
     (IdBound, lambda bound: sort_key(bound.value)),
     (IndexBound, lambda bound: tuple(sort_key(value) for value in bound.values)),
@@ -142,12 +144,10 @@ _SORT_KEYS: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
 
 
 class SnapshotKeyOrder:
-    """`raycdc.source.snapshot.handoff.hand_off.KeyOrder` of a snapshot without a log: bounds only, as no row is ever
-    held.
-    """
+    """The key order of a snapshot without a log, which compares no keys of rows because no row is held."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
-        """Do nothing: no table is remembered."""
+        """Do nothing, because no table is remembered."""
 
     def forget(self, table: TableId) -> None:
         """Do nothing, because no table is remembered."""
@@ -160,10 +160,10 @@ class SnapshotKeyOrder:
 
 
 class StreamKeyOrder:
-    """`raycdc.source.snapshot.handoff.hand_off.KeyOrder` of collections that are followed while they are read.
+    """The key order of collections that are followed while they are read.
 
-    A key comes as its column has it and is compared as BSON has it: a column holds its keys exactly, so the layout
-    says what each was. Relaxed JSON may have made a long of an int, which is the same key.
+    A key has the form of its column, and is compared as BSON. A column holds its keys exactly, so the layout determines
+    the type of each. Relaxed JSON may have turned an int into a long, which is the same key.
     """
 
     def __init__(self, layouts: Mapping[TableId, CollectionLayout]) -> None:
@@ -173,7 +173,7 @@ class StreamKeyOrder:
         self._types[table] = CollectionLayout.from_document(document).columns[0].type
 
     def forget(self, table: TableId) -> None:
-        """The type of a key stays known; it is small."""
+        """Do nothing: the remembered type of a key is small."""
 
     def bound(self, table: TableId, raw: Any) -> SortKey:
         return sort_key(bound_from_json(raw))
@@ -194,13 +194,13 @@ class StreamKeyOrder:
 
 
 def _whole_cuts(bounds: Sequence[SortKey]) -> np.ndarray | None:
-    """The bounds as whole numbers where every one is one."""
+    """Return the bounds as whole numbers, or None if one of them is none."""
     values = [bound[2] for bound in bounds if bound[:2] == (3, 1) and isinstance(bound[2], int)]
     return np.array(values, np.int64) if len(values) == len(bounds) else None
 
 
 def as_bson(value: Any, logical: LogicalType) -> Any:
-    """The key whose column has `value`."""
+    """Return the BSON key of a column's value."""
     match logical.native:
         case "objectId":
             return bson.ObjectId(value)
@@ -224,7 +224,7 @@ def as_bson(value: Any, logical: LogicalType) -> Any:
 
 
 def _millis(value: Any) -> int:
-    """Unix milliseconds of a day, or of a moment."""
+    """Return a day or a moment as Unix milliseconds."""
     if not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day, tzinfo=UTC)
     elif value.tzinfo is None:

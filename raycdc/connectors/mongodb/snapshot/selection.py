@@ -1,8 +1,8 @@
 """``snapshot.filter``, ``.fields`` and ``.limit``: the documents of a collection that are read, and their fields.
 
-Only for collections that are read once. In a change stream a filter would mean something else: a document moves into
-it and out of it, and an update may bring no document that could be asked. Filters and projections are the server's, so
-those are refused here that would make chunks overlap, or differ when they are read again.
+Only for collections that are read once. In a change stream a filter would mean something else: a document moves into it
+and out of it, and an update may come without the document that the filter needs. The server evaluates filters and
+projections. A filter or projection is refused here if chunks could overlap, or differ when they are read again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    # No driver is installed where a configuration alone is read.
+    # Imported for types only, because the driver may not be installed when a configuration is read.
     from raycdc.connectors.mongodb.bson.documents import Document
 
-#: A value of JSON.
+#: A JSON value.
 Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 
-#: Operators that a query by an index cannot have, or whose result changes with each evaluation.
+#: Operators that are impossible in a query by an index, or whose result changes with each evaluation.
 _REFUSED = frozenset({"$where", "$text", "$near", "$nearSphere", "$function", "$rand", "$sampleRate"})
-#: The place of a filter's ``$comment`` or of a query's other options is not in it.
+#: The operators that a filter may have at its top level, in place of a field.
 _TOP_LEVEL = frozenset({"$and", "$or", "$nor", "$expr", "$jsonSchema", "$comment"})
 
 
@@ -29,7 +29,7 @@ _TOP_LEVEL = frozenset({"$and", "$or", "$nor", "$expr", "$jsonSchema", "$comment
 class CollectionSelection:
     """The selected part of a collection: documents that meet `filter` (Extended JSON; "": all).
 
-    Of them `fields` (empty: those that columns need), at most `limit` documents (0: all).
+    `fields` are the selected fields (empty: those that columns need); `limit` is the most documents (0: all).
     """
 
     filter: str = ""
@@ -37,7 +37,7 @@ class CollectionSelection:
     limit: int = 0
 
     def __str__(self) -> str:
-        """Return the selection as text, as it is compared with that of a state; empty for everything."""
+        """Return the selection as text, for comparison with a state's; empty if everything is selected."""
         parts = [
             f"filter {self.filter}" if self.filter else "",
             f"fields {', '.join(self.fields)}" if self.fields else "",
@@ -46,10 +46,10 @@ class CollectionSelection:
         return ", ".join(part for part in parts if part)
 
     def query(self) -> Document:
-        """The filter as the driver takes it. Raises ValueError for a text that is no Extended JSON."""
+        """Return the filter in the driver's form. Raises ValueError if the text is no Extended JSON."""
         if not self.filter:
             return {}
-        # Only here: a configuration is read where no driver is installed.
+        # Imported here, because the driver may not be installed when a configuration is read.
         from bson import encode, json_util
         from bson.codec_options import DatetimeConversion
         from bson.errors import BSONError
@@ -57,7 +57,7 @@ class CollectionSelection:
         options = json_util.JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
         try:
             query: Document = json_util.loads(self.filter, json_options=options)
-            # Numbers that no type of BSON has are found out when they are written.
+            # Encode it, because a number may be too large for any BSON type.
             encode(query)
         except (ArithmeticError, BSONError, TypeError, ValueError, KeyError) as cause:
             raise ValueError(f"{self.filter} is no Extended JSON: {cause}") from cause
@@ -82,7 +82,7 @@ def require_filter(text: str) -> None:
 
 
 def require_fields(fields: Sequence[str]) -> None:
-    """Raise ValueError unless these are fields, dotted or not, of which none contains another."""
+    """Raise ValueError unless these are fields, dotted or not, and none contains another."""
     if not fields:
         raise ValueError("an empty list of fields; leave it out for all of them")
     for name in fields:
@@ -100,17 +100,20 @@ def require_fields(fields: Sequence[str]) -> None:
 
 
 def require_limit(limit: int) -> None:
-    """Raises ValueError for a limit of no documents."""
+    """Raise ValueError for an invalid limit."""
     if limit < 1:
         raise ValueError("a limit is 1 or more; leave it out for all documents")
 
 
 class _TwiceError(Exception):
-    """A name that a document has twice."""
+    """A document has the same field name twice."""
 
 
 def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    """A document of JSON; the last of two fields of one name would be it silently."""
+    """Return a JSON document as a dict.
+
+    Raises if a field name is repeated, because json would keep the last one silently.
+    """
     document: dict[str, Json] = {}
     for name, value in pairs:
         if name in document:

@@ -1,1 +1,1 @@
-"""Change streams: raw batches, events, and the tables that they concern."""
+"""Change streams: raw batches, their events, and the effects on collections."""

@@ -1,4 +1,4 @@
-"""Reads that see all up to a cluster time, and the cluster time that they saw. Majority reads throughout."""
+"""Reads that see everything up to a cluster time, and the cluster time that they saw. All use majority read concern."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 
 MAJORITY = ReadConcern("majority")
-#: The server no longer has, or does not have yet, the documents of a cluster time: SnapshotTooOld, SnapshotUnavailable
-#: (the collection's catalog changed since), StaleChunkHistory (documents were moved between shards).
+#: The codes if the server no longer has, or does not have yet, the documents of a cluster time: SnapshotTooOld,
+#: SnapshotUnavailable (the collection's catalog changed since), StaleChunkHistory (documents were moved between
+#: shards).
 TIME_LOST = frozenset({239, 246, 250})
-#: Keys asked for at once: a query is far from the largest message then.
+#: The number of keys in one query, which is then far smaller than the largest message.
 _KEYS_AT_ONCE = 1000
-#: Names that a collection may have while documents are read in it.
+#: The number of attempts if a collection is renamed while documents are read from it.
 _NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Raw documents by the BSON of their keys; a key without a document was deleted by the cluster time `seen`."""
+    """The raw documents by their BSON keys. A key without a document was deleted by the cluster time `seen`."""
 
     documents: dict[bytes, bytes]
     seen: int
 
 
 class AtClusterTimeReadConcern(ReadConcern):
-    """Reads of the documents that a majority had at a cluster time (5.0 and later)."""
+    """A read concern of documents as a majority had them at a cluster time (5.0 and later)."""
 
     def __init__(self, cluster_time: int) -> None:
         super().__init__("snapshot")
@@ -53,14 +54,14 @@ class AtClusterTimeReadConcern(ReadConcern):
 
 @contextmanager
 def session_after(client: Client, cluster_time: int) -> Iterator[ClientSession]:
-    """A session whose majority reads see all up to a cluster time (``afterClusterTime``)."""
+    """Return a session whose majority reads see everything up to a cluster time (``afterClusterTime``)."""
     with client.start_session(causal_consistency=True) as session:
         session.advance_operation_time(bson.Timestamp(*seconds_of(cluster_time)))
         yield session
 
 
 def seen_by(client: Client, session: ClientSession, table: TableId) -> int:
-    """A cluster time not before anything that the session has read: that of one more read of the collection."""
+    """Return a cluster time that is not before anything the session has read, by one more read of the collection."""
     with errors(client, f"asking for the cluster time of {table}"):
         collection = client[table.db].get_collection(table.table, read_concern=MAJORITY)
         collection.find_one({}, {ID: 1}, session=session)
@@ -68,7 +69,7 @@ def seen_by(client: Client, session: ClientSession, table: TableId) -> int:
 
 
 def log_end(client: Client) -> int:
-    """The cluster time of the last change there is. Raises `SourceError` where the server has no such times."""
+    """Return the cluster time of the last change. Raises `SourceError` if the server has no cluster times."""
     with errors(client, "asking for its cluster time"):
         answer = client.admin.command("ping")
     return _time(client, answer.get("operationTime"))
@@ -77,9 +78,9 @@ def log_end(client: Client) -> int:
 def read_documents(
     client: Client, table: TableId, uuid: str, keys: list[Any], cluster_time: int, *, singly: bool = False
 ) -> Found:
-    """Documents by their keys, as they are at the cluster time or later, together or each `singly`.
+    """Read documents by their keys, as they are at the cluster time or later, together or each `singly`.
 
-    They are those of the collection with this UUID, by whatever name it goes now ("": by its old one).
+    They are read from the collection with this UUID, whatever its present name is ("": from the one of this name).
     """
     at_once = 1 if singly else _KEYS_AT_ONCE
     database: Database[RawBSONDocument] = client.get_database(table.db, RAW)  # type: ignore[assignment]
@@ -88,7 +89,7 @@ def read_documents(
         name = _name_of(client, table, uuid)
         for _ in range(_NAMES):
             if name is None:
-                # The whole collection is gone, which the stream reports later.
+                # The whole collection was dropped, which the stream reports later.
                 return Found({}, max(cluster_time, log_end(client)))
             collection = database.get_collection(name, read_concern=MAJORITY)
             for first in range(0, len(keys), at_once):

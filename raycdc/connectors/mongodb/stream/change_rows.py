@@ -1,9 +1,9 @@
-"""Rows of the changes in a stream, with their documents, and the collections that changes make impossible to follow.
+"""Makes the rows of the changes in a stream, with their documents. Parks collections whose changes cannot be followed.
 
 An update comes with the document at the time of the server's answer, which may be later than the event, or, if every
 collection keeps images, with the documents before and after it. If neither is there, the document is read by its key,
 as of the event or later (`raycdc.connectors.mongodb.stream.document_reads`). A document that does not fit its columns
-parks its collection; others go on.
+parks its collection; other collections go on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_IMAGES = (
 
 
 class ChangeRows:
-    """The rows of one stream; see the module's docstring. One thread."""
+    """The maker of one stream's rows; see the module's docstring. One thread."""
 
     def __init__(
         self,
@@ -42,13 +42,16 @@ class ChangeRows:
         *,
         needs_before_images: bool = False,
     ) -> None:
-        """`needs_before_images`: a collection is parked at a change without the documents before and after it."""
+        """Take the followed collections and the document reads.
+
+        If `needs_before_images`, a change without the documents before and after it parks its collection.
+        """
         self._followed = followed
         self._document_reads = document_reads
         self._large = large
         self._needs_before_images = needs_before_images
-        #: Collections of an unfinished transaction: those first seen in it, and those that cannot be followed, with the
-        #: reason.
+        #: Collections of an unfinished transaction: those that appeared in it, and those that cannot be followed, with
+        #: the reason.
         self._new: dict[TableId, None] = {}
         self._unfit: dict[TableId, str] = {}
 
@@ -81,12 +84,15 @@ class ChangeRows:
             try:
                 rows += self._written(table, data, events, numbers[own], ranks[own], widen=widen)
             except DataError as mismatch:
-                # The rows of these events are dropped: a resnapshot reads the whole collection again.
+                # The rows of these events are dropped, because a resnapshot reads the whole collection again.
                 self._unfit[table] = str(mismatch)
         return tuple(rows)
 
     def take_parked(self, position: StatementPosition) -> list[ParkTableUpdate]:
-        """Between two transactions, at `position`: the collections that are parked because of their changes, once."""
+        """Return the collections to park because of their changes, each once.
+
+        Called between two transactions, at `position`.
+        """
         parked = [self._followed.first_seen(table, position) for table in self._new if self._followed.is_new(table)]
         parked += [self._followed.unfit(table, why, position) for table, why in self._unfit.items()]
         self._new.clear()
@@ -96,7 +102,10 @@ class ChangeRows:
     def _written(
         self, table: TableId, data: bytes, events: Ints, numbers: Ints, ranks: Ints, *, widen: bool
     ) -> list[LogRows]:
-        """Return the rows of `events` with all the columns that they need, if those can be announced before them."""
+        """Return the rows of `events`.
+
+        If the layout gets more columns, the rows are made again with it, if `widen` permits it.
+        """
         while True:
             writer = self._followed.writer(table)
             assert writer is not None
@@ -115,7 +124,7 @@ def _lacks_images(events: Ints) -> bool:
 
 
 def _ranks(times: Ints, first: int) -> Ints:
-    """The number of each event among those of its cluster time; those of the first time count from `first`."""
+    """Return the number of each event among those of its cluster time. The first time's numbers begin at `first`."""
     if not len(times):
         return np.zeros(0, np.int64)
     begins = np.searchsorted(times, times)

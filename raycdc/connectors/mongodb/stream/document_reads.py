@@ -1,13 +1,13 @@
 """Reads documents of changes that came without them, and tracks changes whose document was not found.
 
 A document that is not found was deleted since, and the stream has the deletion before the cluster time of the read.
-Such a change is not passed on, and is *absent* until the stream brings
+Such a change is not passed on. It is *absent* until one of these events of the stream:
 
 | event | the change is |
 |---|---|
 | a deletion of the key, or a later event with the document | settled: that is the row |
-| the end, or a new beginning, of the collection | settled |
-| all up to the time that the read has seen, and none of these | read again, by its key alone |
+| the end, or a resnapshot, of the collection | settled |
+| the cluster time of the read, without any of these | read again, by its key alone |
 
 A document found then is passed on as the change; otherwise it is a row that the source cannot deliver: it is reported,
 with the deletion of the key (`raycdc.state.missing`). Absent changes are in the stream's state, so they survive a
@@ -45,23 +45,23 @@ from raycdc.state.opaque import LogNotes
 
 _log = logging.getLogger(__name__)
 
-#: Version of the absent changes in the stream's state.
+#: The version of the absent changes in the stream's state.
 VERSION = 1
-#: Bytes of absent changes that wait for the stream, about 40,000 with keys as they mostly are; a manifest holds them.
+#: The limit of the bytes of absent changes: about 40,000 changes with typical keys. A manifest holds them.
 WAITING_BYTES_MAX = 4 << 20
-#: The bytes of an absent change without its key. Then: the number of changes whose documents are read again in one go.
+#: The bytes of an absent change without its key.
 _BYTES_EACH = 80
 #: Changes whose documents are read again in one go.
 _AGAIN_MAX = 1000
 
-#: After all cluster times.
+#: A time after all cluster times.
 _NEVER = (1 << 63) - 1
-#: Events after which no earlier row of the collection exists (MongoDB manual, "Change Events").
+#: Events after which the collection has no earlier rows (MongoDB manual, "Change Events").
 _ENDS = frozenset({"drop", "rename", "create", "reshardCollection"})
 
 
 class ReadDocuments(Protocol):
-    """`raycdc.connectors.mongodb.stream.causal.read_documents` of a client."""
+    """A function like `raycdc.connectors.mongodb.stream.causal.read_documents`, with a client."""
 
     def __call__(
         self, table: TableId, uuid: str, keys: list[Any], cluster_time: int, *, singly: bool = False
@@ -112,17 +112,17 @@ class RereadEvents:
 
 
 def is_complete(notes: LogNotes, up_to: int) -> bool:
-    """Return True if no change up to that cluster time is absent in the log's notes from `DocumentReads`."""
+    """Return True if the notes from `DocumentReads` have no absent change up to that cluster time."""
     return all(read(Absent, entry).time > up_to for entry in notes.to_json().get("absent", ()))
 
 
 class DocumentReads:
-    """See the module's docstring."""
+    """The document reads of one stream, and its absent changes; see the module's docstring."""
 
     def __init__(self, read_documents: ReadDocuments, state: Mapping[str, Any]) -> None:
-        """`state` is from an earlier `state` call; empty if there was none.
+        """Restore the absent changes from `state`, the result of an earlier `state` call; empty if there was none.
 
-        Raises `StateError` for a newer raycdc's.
+        Raises `StateError` for the state of a newer raycdc.
         """
         if state.get("version", VERSION) > VERSION:
             raise StateError(
@@ -131,10 +131,10 @@ class DocumentReads:
             )
         self._read_documents = read_documents
         self._absent: dict[TableId, dict[bytes, Absent]] = {}
-        #: Up to where the first of them waits, and the bytes of all.
+        #: The cluster time of the earliest read among absent changes, and the bytes of all.
         self._first_seen: int | None = None
         self._due = False
-        #: The events are those of a `RereadEvents`.
+        #: True while the events of a `RereadEvents` are passed on.
         self._passing = False
         self._bytes = 0
         self._changed = False
@@ -159,11 +159,11 @@ class DocumentReads:
 
     @property
     def full(self) -> bool:
-        """Return True if more changes wait than should."""
+        """Return True if the absent changes exceed the limit."""
         return self._bytes > WAITING_BYTES_MAX
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state for a later reader, empty for none; None if unchanged since the last call."""
+        """Return the state for a later reader, empty if no change is absent; None if unchanged since the last call."""
         if not self._changed:
             return None
         self._changed = False
@@ -186,7 +186,7 @@ class DocumentReads:
             indexes[key] = end
             parts.append(document)
             end += len(document)
-        # For each key, the changes without a document, in order.
+        # The changes without a document, by key and in order.
         absent: dict[bytes, list[int]] = {}
         for n, key in keys.items():
             events[n, codes.E_AFTER] = indexes.get(bson.encode({"_id": key}), 0)
@@ -196,7 +196,7 @@ class DocumentReads:
         later = self._resolve(writer.table, data, events, absent)
         for raw, changes in absent.items():
             if left := [n for n in changes if n > later.get(raw, -1)]:
-                # The document is absent since the first of these changes; the report has the time of the last.
+                # The document is absent since the first of these changes. A report has the time of the last one.
                 time, wall_ms = int(events[left[0], codes.E_TIME]), int(events[left[-1], codes.E_WALL])
                 self._wait(Absent(writer.table, writer.layout.uuid, raw, time, wall_ms, documents.seen))
         return data, events
@@ -207,7 +207,7 @@ class DocumentReads:
             self._work_out()
 
     def unexplained(self, up_to: int, writer: Callable[[TableId], RowWriter | None]) -> list[Absent]:
-        """Return some of the changes that the stream, now at the cluster time `up_to`, should have settled."""
+        """Return some of the changes that the stream should have settled when it is at the cluster time `up_to`."""
         if self._first_seen is None or (self._first_seen > up_to and not self._due):
             return []
         for table in list(self._absent):
@@ -218,9 +218,9 @@ class DocumentReads:
     def read_ahead(
         self, stream: Stream, scan: Callable[[bytes], EventBatch], *, whole_when_idle: bool, stopped: Callable[[], bool]
     ) -> None:
-        """Settle the changes that wait by the log beyond the stream's place, which `stream` has without documents.
+        """Settle absent changes by the log after the stream's position, which `stream` returns without documents.
 
-        Changes that are left when that has passed all reads are due. Blocks; raises the errors of `stream`.
+        Changes that are left after the latest read's cluster time are due. Blocks; raises the errors of `stream`.
         """
         end = max((one.seen for own in self._absent.values() for one in own.values()), default=0)
         reached = 0
@@ -229,7 +229,7 @@ class DocumentReads:
             if answer.data:
                 self._resolve_ahead(scan(answer.data))
             if answer.ended:
-                # Invalidated: no watched collection exists any more.
+                # The stream was invalidated: no watched collection exists any more.
                 for table in list(self._absent):
                     self.forget(table)
             if answer.token is not None:
@@ -242,9 +242,9 @@ class DocumentReads:
             self._work_out()
 
     def again(self, due: Sequence[Absent], *, at: int) -> Iterator[RereadEvents]:
-        """Look up the changes that are `due` by their keys, for a stream that is at a cluster time: found ones first.
+        """Yield the results of reading the `due` changes again by their keys; found documents come first.
 
-        Each is `resolved` when its rows are about to be passed on, and a schema change before these was.
+        The stream is at the cluster time `at`. Call `resolved` with each result just before its rows are passed on.
         """
         found: list[tuple[Absent, bytes]] = []
         absent: list[Absent] = []
@@ -278,7 +278,7 @@ class DocumentReads:
         self._work_out()
 
     def _resolve_ahead(self, batch: EventBatch) -> None:
-        """`batch` is of the log beyond the stream's place, without documents."""
+        """Settle absent changes by `batch`, which is of the log after the stream's position, without documents."""
         named = batch.events[:, codes.E_NAMESPACE]
         for number in np.unique(named[named >= 0]):
             table = batch.names[int(number)]
@@ -286,7 +286,7 @@ class DocumentReads:
                 continue
             own = batch.events[named == number]
             whole = np.isin(own[:, codes.E_KIND], (codes.INSERT, codes.REPLACE))
-            # These come with their document, or are read when the stream is there.
+            # These events come with their document, or it is read when the stream reaches them.
             own[:, codes.E_AFTER] = np.where(whole, 1, 0)
             self._resolve(table, batch.data, own, ())
         for number in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER):
@@ -298,7 +298,7 @@ class DocumentReads:
     def _resolve(self, table: TableId, data: bytes, events: np.ndarray, more: Collection[bytes]) -> dict[bytes, int]:
         """Settle changes by `events`.
 
-        Returns the number of the last event that settles each key of theirs, and of `more`.
+        Returns the number of the last event that settles each key, including the keys `more`.
         """
         own = self._absent.get(table, {})
         if (not own and not more) or self._passing:
@@ -313,7 +313,7 @@ class DocumentReads:
         return last
 
     def _wait(self, absent: Absent) -> None:
-        """A key that waits already keeps its earlier time, so that it is settled sooner."""
+        """Add an absent change. A key that is absent already keeps its earlier time, so that it is settled sooner."""
         own = self._absent.setdefault(absent.table, {})
         before = own.get(absent.key)
         if before is not None and before.uuid == absent.uuid:
@@ -325,7 +325,7 @@ class DocumentReads:
         self._changed = True
 
     def _keep_own(self, table: TableId, writer: RowWriter | None) -> None:
-        """Settle changes of another collection than the one followed now, which is resnapshotted or gone."""
+        """Drop changes of a collection that is not followed any more, because it is resnapshotted or gone."""
         kept = {k: a for k, a in self._absent[table].items() if writer is not None and a.uuid == writer.layout.uuid}
         if len(kept) != len(self._absent[table]):
             self._absent[table] = kept
@@ -340,13 +340,13 @@ class DocumentReads:
         self._changed = True
 
 
-#: The size of a document with only an `_id` of a type, and the offset of the value's own length if it has one.
+#: The sizes of a document with only an `_id`: by its type, or as the sum of this and the length of the value.
 _FIXED = {codes.OBJECT_ID: 22, codes.INT32: 14, codes.INT64: 18, codes.DOUBLE: 18, codes.DATE: 18, codes.DECIMAL128: 26}
 _MEASURED = {codes.STRING: 14, codes.BINARY: 15, codes.DOCUMENT: 10}
 
 
 def _key(data: bytes, at: int) -> bytes:
-    """The key of an event whose document of keys is `at`: that may have the fields of a shard key, too."""
+    """Return an event's key as BSON. Its document of keys, at `at`, may have the fields of a shard key, too."""
     raw = data[at : at + int.from_bytes(data[at : at + 4], "little")]
     if raw[5:9] == b"_id\0":
         kind, size = raw[4], int.from_bytes(raw[9:13], "little")
@@ -356,7 +356,7 @@ def _key(data: bytes, at: int) -> bytes:
 
 
 def _event(absent: Absent, document: bytes | None, *, at: int) -> bytes:
-    """The event that a stream would bring: the change with its `document`, or a deletion."""
+    """Return the event that a stream would bring: the change with its `document`, or a deletion."""
     event: Document = {
         "_id": {},
         "operationType": "delete" if document is None else "update",

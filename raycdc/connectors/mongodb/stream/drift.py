@@ -1,9 +1,9 @@
 """Widens inferred collections while they are followed: adds columns for new fields, and for values that fit none.
 
-The fields of a change are examined before its rows are passed on; the decoder tells each name and type that went to
-`REST` once, so that nothing is asked per row. The treatment of one:
+The fields of a change are examined before its rows are passed on; the decoder reports each name and type that went to
+`REST` once, so that nothing is done per row. The treatment:
 
-| it is | and becomes |
+| the field or value | and its treatment |
 |---|---|
 | a field without a column | a column of the type that the values at hand have, at the end |
 | … whose name differs from a column's only in case, is invalid or reserved, or exceeds the limit | nothing: it stays \
@@ -13,10 +13,10 @@ values |
 | … ``text`` | the column becomes JSON, and the collection is resnapshotted: rows already written cannot get another \
 type |
 | … ``rest`` | nothing: it stays in the rest |
-| a field that is only null yet | nothing |
+| a field with only nulls so far | nothing |
 
-A collection is not widened if added columns would not reach the targets, which have the rest; nor if a transform or a
-mask applies to the rest, nor in `Spelling.BSON`. A masked column gets no additional one with another mask. Pure.
+A collection is not widened if added columns would not reach the targets, nor if a transform or a mask applies to the
+rest column, nor in `Spelling.BSON`. A masked column gets no additional one with another mask. Pure.
 
 `Widenings` decides which collections are widened, and when. Each widening ends the epoch, and unfinished chunks are
 read again. A collection that was widened often lately therefore waits: until then the rest column has the additional
@@ -44,7 +44,7 @@ from raycdc.transform.target_rules import TargetRules
 
 #: The suffix of an additional column's name.
 OTHER = "__other"
-#: Bytes of a name that every target can have: PostgreSQL's limit.
+#: The most bytes of a column name in every target: PostgreSQL's limit.
 NAME_BYTES_MAX = 63
 
 
@@ -59,7 +59,7 @@ class Widening:
 
 @dataclass(frozen=True, slots=True)
 class Wider:
-    """A widened layout. `left` are the fields that stay in the rest."""
+    """A widened layout. `left` are the fields that stay in the rest column."""
 
     layout: CollectionLayout
     left: tuple[str, ...]
@@ -74,12 +74,14 @@ def kinds_of(elements: Iterable[bytes]) -> dict[str, set[str]]:
             for name, value in RawBSONDocument(size + element + b"\0", RAW).items():
                 kinds.setdefault(name, set()).add(kind_of(value))
         except BSONError:
-            continue  # An element that cannot be read has no type; the rest has it, or refused it.
+            continue  # An element that cannot be decoded has no type. It is in the rest column, or was refused there.
     return kinds
 
 
 def widened(table: TableId, layout: CollectionLayout, met: Mapping[str, set[str]], how: Widening) -> Wider:
-    """`layout` with columns for the fields that were `met`, with their types; `layout` itself if nothing changes."""
+    """Return `layout` with columns for the fields in `met`, which has their types; `layout` itself if nothing
+    changes.
+    """
     found = layout
     left = []
     for name, kinds in met.items():
@@ -92,7 +94,9 @@ def widened(table: TableId, layout: CollectionLayout, met: Mapping[str, set[str]
 
 
 def added(table: TableId, before: CollectionLayout, after: CollectionLayout) -> tuple[AddColumnEvent, ...] | None:
-    """Return the changes from `before` to `after`; None if a column got another type, which written rows cannot get."""
+    """Return the changes from `before` to `after`; None if a column's type differs, because written rows cannot change
+    it.
+    """
     known = {column.name: column for column in before.columns}
     if any(column != known.get(column.name, column) for column in after.columns):
         return None
@@ -102,7 +106,7 @@ def added(table: TableId, before: CollectionLayout, after: CollectionLayout) -> 
 def _with(
     table: TableId, layout: CollectionLayout, name: str, kinds: set[str], how: Widening
 ) -> CollectionLayout | None:
-    """Return the layout with the column that one field needs; None if the field stays unchanged."""
+    """Return the layout with the column that one field needs; None if no column is added or changed."""
     columns = {column.name: column for column in layout.fields}
     if name not in columns:
         column = Column(name, parse_type(common_type(kinds, key=False)))
@@ -134,26 +138,30 @@ def _with_column(table: TableId, layout: CollectionLayout, column: Column, how: 
 
 _log = logging.getLogger(__name__)
 
-#: The number of widenings allowed for a collection within the number of seconds.
+#: The number of widenings of one collection that are allowed within this number of seconds.
 _WIDENED_MAX, _LATELY_S = 10, 60.0
 
 
 class Widenings:
-    """See the module's docstring. `how` says how a collection gets more columns; None: it does not."""
+    """The widenings of all collections; see the module's docstring.
+
+    `how` returns how a collection gets more columns, or None if it does not.
+    """
 
     def __init__(
         self, how: Callable[[TableId], Widening | None], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._how = how
         self._clock = clock
-        #: Collections that have more columns from the next place between two transactions on, with those they had.
+        #: The layouts before and after of collections that get more columns at the next position between two
+        #: transactions.
         self._wider: dict[TableId, tuple[CollectionLayout, CollectionLayout]] = {}
-        #: When collections widened lately.
+        #: The times of each collection's last widenings.
         self._widened_s: dict[TableId, deque[float]] = {}
         self._reported: set[TableId] = set()
 
     def watches(self, table: TableId) -> bool:
-        """Return True if the collection's documents are examined."""
+        """Return True if the collection may be widened, so that its documents' fields are examined."""
         return self._how(table) is not None
 
     def observe(
@@ -186,7 +194,7 @@ class Widenings:
     ) -> Iterator[tuple[TableId, CollectionLayout, CollectionLayout]]:
         """Yield the collections that are widened from here on, once, with the old and the new layout.
 
-        Collections without one of the `writers` are followed no more.
+        A collection that is not in `writers` is not followed any more, and is left out.
         """
         for table, (before, layout) in list(self._wider.items()):
             writer = writers.get(table)

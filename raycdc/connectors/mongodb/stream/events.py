@@ -1,10 +1,10 @@
-"""Batches of change events: their parts, which the compiled scan finds, and the rows of their documents.
+"""Batches of change events: the parts of events, found by the compiled scan, and the rows of their documents.
 
 An `EventBatch` is one answer of the server; its events are numbered in the order of the stream. `Scanner` remembers the
 names of collections. Events other than a document's change are decoded one by one into `CollectionEvent`s, because they
 are few.
 
-Metadata columns say where and when a row's change was made:
+Metadata columns have the collection and the times of a row's change:
 
 | field | column | rows of the snapshot |
 |---|---|---|
@@ -45,7 +45,7 @@ from raycdc.source.snapshot.handoff.hand_off import LogRows
 
 @dataclass(frozen=True, slots=True)
 class CollectionEvent:
-    """An event that is no change of a document. `kind` is the server's word (MongoDB manual, "Change Events").
+    """An event that changes no document. `kind` is the server's name for it (MongoDB manual, "Change Events").
 
     `table` is the collection that it is about, None for an event of a database or of the stream; `to` is the new name
     of a renamed collection. `uuid` is the collection's, in hexadecimal ("": unknown).
@@ -63,7 +63,7 @@ class CollectionEvent:
 
 
 def table_of(namespace: Document | None) -> TableId | None:
-    """The collection that the ``ns`` of an event names; None if it names none."""
+    """Return the collection in the ``ns`` of an event; None if it has none."""
     if namespace is None or "coll" not in namespace:
         return None
     return TableId(namespace["db"], namespace["coll"])
@@ -75,7 +75,7 @@ Events = npt.NDArray[np.int64]
 def filled(
     batch: pa.RecordBatch, layout: CollectionLayout, table: TableId, events: Events | None = None
 ) -> pa.RecordBatch:
-    """`batch`, decoded by `layout`, with its metadata: of the event of each row, or without any of the snapshot."""
+    """Return `batch`, decoded by `layout`, with its metadata: of each row's event, or empty for the snapshot."""
     for at, column in enumerate(layout.columns):
         if not column.type.native.startswith(METADATA):
             continue
@@ -103,7 +103,7 @@ def op_time_ms(events: Events) -> Events:
 
 
 def _plain(column: int) -> Callable[[Events], tuple[Events, npt.NDArray[np.bool_]]]:
-    """The values of a column of events; below zero there is none."""
+    """Return a function that returns a column of events with its null mask: values below zero are null."""
     return lambda events: (events[:, column], events[:, column] < 0)
 
 
@@ -115,12 +115,12 @@ _OF_EVENTS: Mapping[str, Callable[[Events], tuple[Events, npt.NDArray[np.bool_]]
 }
 
 
-#: Events found in one go; a batch of more is scanned in several.
+#: The number of events found in one scan. A larger batch is scanned in several parts.
 _EVENTS_FIRST = 4096
-#: Namespaces remembered; databases with more have collections made and dropped all the time.
+#: The number of remembered namespaces. A database with more creates and drops collections all the time.
 _NAMESPACES_MAX = 1 << 16
 
-#: The kind of a row by the event's kind; a change with the document before it has two rows.
+#: The kind of the row after a change, by the kind of event. A change with the document before it has a second row.
 _AFTER = np.array([-1, RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.UPDATE_AFTER, RowKind.DELETE], np.int8)
 
 
@@ -140,15 +140,15 @@ class EventBatch:
 
     @property
     def times(self) -> npt.NDArray[np.int64]:
-        """Cluster times."""
+        """Return the cluster times of the events."""
         return self.events[:, codes.E_TIME]
 
     def token(self, number: int) -> ResumeToken:
-        """The resume token of an event."""
+        """Return the resume token of an event."""
         return ResumeToken(self._raw(int(self.events[number, codes.E_TOKEN])))
 
     def collection_event(self, number: int) -> CollectionEvent:
-        """An event that is no change of a document."""
+        """Return an event that changes no document."""
         return CollectionEvent.of(bson.decode(self._raw(int(self.events[number, codes.E_BEGIN])), PLAIN))
 
     def key(self, number: int) -> Any:
@@ -156,12 +156,12 @@ class EventBatch:
         return RawBSONDocument(self._raw(int(self.events[number, codes.E_KEY])), RAW)["_id"]
 
     def table(self, number: int) -> TableId | None:
-        """The captured collection that an event is about."""
+        """Return the captured collection of an event."""
         named = int(self.events[number, codes.E_NAMESPACE])
         return self.names[named] if named >= 0 else None
 
     def part(self, first: int, last: int) -> EventBatch:
-        """The events from `first` to before `last`, with the same data."""
+        """Return the events from `first` to before `last`, with the same data."""
         return EventBatch(self.data, self.events[first:last], self.names)
 
     def _raw(self, at: int) -> bytes:
@@ -169,7 +169,7 @@ class EventBatch:
 
 
 class Scanner:
-    """Finds the events of batches. One thread; `captures` says which collections are wanted."""
+    """The scanner of batches. One thread; `captures` returns True for captured collections."""
 
     def __init__(self, captures: Callable[[TableId], bool]) -> None:
         self._captures = captures
@@ -178,7 +178,7 @@ class Scanner:
         self._forget()
 
     def scan(self, data: bytes) -> EventBatch:
-        """The events of `data`. Raises `DataError` where it is damaged."""
+        """Return the events of `data`. Raises `DataError` if it is damaged."""
         if len(self._numbers) > _NAMESPACES_MAX:
             self._forget()
         buffer = np.frombuffer(data, np.uint8)
@@ -197,7 +197,7 @@ class Scanner:
         return EventBatch(data, events, self._names)
 
     def _name(self, data: bytes, events: npt.NDArray[np.int64]) -> None:
-        """Number the namespaces that were not met before."""
+        """Number the namespaces that are new."""
         met = len(self._numbers)
         for number in np.flatnonzero(events[:, codes.E_NAMESPACE] == codes.UNKNOWN_NAMESPACE):
             at = int(events[number, codes.E_NAMESPACE_AT])
@@ -221,10 +221,10 @@ class Scanner:
 
 
 class RowWriter:
-    """Makes the rows of one collection's events. One thread."""
+    """The maker of the rows of one collection's events. One thread."""
 
     def __init__(self, table: TableId, layout: CollectionLayout, *, watched: bool = False) -> None:
-        """With `watched`, `met` returns the elements without a column."""
+        """Prepare the decoder. If `watched` is set, `met` returns the elements without a column."""
         self.table = table
         self.layout = layout
         self._decoder = DocumentDecoder(layout, collection=str(table), watched=watched)
@@ -238,10 +238,10 @@ class RowWriter:
         numbers: npt.NDArray[np.int64],
         ranks: npt.NDArray[np.int64],
     ) -> Iterator[LogRows]:
-        """Yield the rows of changes in `events`, in order.
+        """Yield the rows of changes in `events`, in order. An update whose document does not exist any more has no row.
 
-        `numbers` count rows over all collections, `ranks` those of one cluster time: each event has two of them from
-        its own on. An update whose document does not exist any more has no row.
+        `numbers` are row numbers over all collections, `ranks` row numbers within one cluster time. Each event uses its
+        number and the next one.
         """
         indexes, ops, owner = _row_indexes(events)
         times = events[owner, codes.E_TIME]
@@ -264,23 +264,23 @@ class RowWriter:
             yield LogRows(self.table, with_lost_values(rows, lost) if lost else rows, times[part])
 
     def met(self, data: bytes) -> list[bytes]:
-        """`DocumentDecoder.met`, of the rows of `data` that were made last."""
+        """Return `DocumentDecoder.met` of the rows that were made last, of `data`."""
         return self._decoder.met(data)
 
     @property
     def met_all(self) -> bool:
-        """Return True if `met` returns no more."""
+        """Return True if `met` will return no more elements."""
         return self._decoder.met_all
 
 
 def _in_pairs(batches: Iterator[pa.RecordBatch], ops: npt.NDArray[np.int8]) -> Iterator[pa.RecordBatch]:
-    """`batches` cut elsewhere where a row before a change would be the last of one; that after it follows at once."""
+    """Yield `batches`, cut so that the row before a change and the row after it are in one batch."""
     done, held = 0, None
     for batch in batches:
         done += batch.num_rows
         whole = batch if held is None else _joined_rows(held, batch)
         cut = whole.num_rows - int(ops[done - 1] == RowKind.UPDATE_BEFORE)
-        # The count of lost values of a batch goes with its first part.
+        # The count of lost values of a batch stays with its first part.
         held = whole.slice(cut).replace_schema_metadata(None) if cut < whole.num_rows else None
         if cut:
             yield whole.slice(0, cut)
@@ -298,7 +298,7 @@ def _joined_rows(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatc
 def _row_indexes(
     events: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int8], npt.NDArray[np.int64]]:
-    """The place of the document of each row, the kind of the row, and the number of its event."""
+    """Return the document offset of each row, the kind of the row, and the number of its event."""
     kinds = events[:, codes.E_KIND]
     after, before, key = events[:, codes.E_AFTER], events[:, codes.E_BEFORE], events[:, codes.E_KEY]
     deleted = kinds == codes.DELETE
@@ -312,7 +312,7 @@ def _row_indexes(
 
 
 def joined(fragments: list[bytes]) -> bytes:
-    """Return the event that ``$changeStreamSplitLargeEvent`` split into fragments; its token is the last one's."""
+    """Return the event whose fragments ``$changeStreamSplitLargeEvent`` made. Its token is the last fragment's."""
     fields: Document = {}
     for fragment in fragments:
         document = RawBSONDocument(fragment)

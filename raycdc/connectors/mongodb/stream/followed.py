@@ -3,11 +3,11 @@
 | event | on a followed collection | on a captured one that is not followed |
 |---|---|---|
 | a change of a document | rows | it is parked for a resnapshot |
-| drop | gone: its target is emptied | an earlier probe of it is out of date |
-| rename, away | ended: its target keeps its rows | out of date |
-| rename, to it | it is resnapshotted | it is resnapshotted |
+| drop | it is gone: its target is emptied | an earlier probe of it is out of date |
+| rename to another name | it has ended: its target keeps its rows | the same |
+| rename of another one to its name | it is resnapshotted | it is resnapshotted |
 | create | nothing, or a resnapshot if it is a different one | it is parked for a resnapshot |
-| reshardCollection | it is resnapshotted | out of date |
+| reshardCollection | it is resnapshotted | an earlier probe of it is out of date |
 | an event that changes no document | nothing | nothing |
 | anything unknown | it is parked | nothing |
 
@@ -48,20 +48,23 @@ _HARMLESS = frozenset(
 
 
 class CollectionRowNumbers:
-    """Numbers of rows over all collections, in the order in which the rows are passed on; not every number is used."""
+    """The counter of row numbers over all collections, in the order in which rows are passed on.
+
+    Numbers may be left out.
+    """
 
     def __init__(self) -> None:
         self._next = 0
 
     def take(self, count: int = 1) -> int:
-        """The first of `count` numbers that are greater than all earlier ones."""
+        """Return the first of `count` numbers that are greater than all earlier ones."""
         first = self._next
         self._next += count
         return first
 
 
 class FollowedCollections:
-    """See the module's docstring."""
+    """The collections that one change stream follows; see the module's docstring."""
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class FollowedCollections:
         terms: ParkingSetup[CollectionLayout],
         widenings: Widenings | None = None,
     ) -> None:
-        """`layouts` are of the collections that are followed."""
+        """Begin with the layouts of the followed collections."""
         self.numbers = CollectionRowNumbers()
         self._rules = terms.rules
         self._captures = captures
@@ -83,7 +86,7 @@ class FollowedCollections:
         return f"FollowedCollections({len(self._writers)}, waiting={sorted(map(str, self._parked.waiting))})"
 
     def writer(self, table: TableId) -> RowWriter | None:
-        """The writer of the collection's rows; None if it has none."""
+        """Return the writer of the collection's rows; None if it is not followed."""
         return self._writers.get(table)
 
     def is_new(self, table: TableId) -> bool:
@@ -91,16 +94,16 @@ class FollowedCollections:
         return table not in self._writers and self._is_free(table)
 
     def first_seen(self, table: TableId, position: StatementPosition) -> ParkTableUpdate:
-        """A captured collection appeared: it is parked, to begin again."""
+        """Park a captured collection that appeared, for a resnapshot."""
         return self._again(table, f"{table} appeared, and is read from its beginning", position)
 
     def unfit(self, table: TableId, why: str, position: StatementPosition) -> ParkTableUpdate:
-        """Park a collection that cannot be followed, until a user decides."""
+        """Park a collection that cannot be followed, until a user acts."""
         self._writers.pop(table, None)
         return self._parked.park(table, why, position)
 
     def take_probed(self, position: StatementPosition) -> list[TableChange]:
-        """Collections whose look holds at `position`, each once."""
+        """Return the changes of collections whose probe holds at `position`, each once."""
         changes = []
         for table, probe in self._parked.take_probed(position):
             if not isinstance(probe, FollowableTable):
@@ -114,10 +117,10 @@ class FollowedCollections:
     def widen(self, table: TableId, data: bytes, *, at_once: bool) -> bool:
         """Examine the fields of the rows last made of `data`; return True if they must be made again.
 
-        That is so if they have more columns and `at_once` is set; otherwise `widenings` reports it later, and the rest
-        column has the fields until then.
+        They must be made again if the collection gets more columns and `at_once` is set. Otherwise `widenings` returns
+        the columns later, and the rest column has the fields until then.
         """
-        # If targets could not follow a resnapshot, they would keep their rows.
+        # Targets that do not apply a resnapshot would keep their old rows.
         keeps = not self._rules.upsert or TruncateTableEvent.type in self._rules.left_out
         fixed = keeps or bool(self._parked.shared(table))
         layout = self._widenings.observe(table, self._writers[table], data, at_once=at_once, fixed=fixed)
@@ -127,7 +130,7 @@ class FollowedCollections:
         return True
 
     def widenings(self, position: StatementPosition) -> list[TableChange]:
-        """Collections that have more columns from `position` on, each once."""
+        """Return the changes of collections that have more columns from `position` on, each once."""
         changes = []
         for table, before, layout in self._widenings.take_due(self._writers):
             if self._writers[table].layout != layout:
@@ -144,7 +147,7 @@ class FollowedCollections:
         return RowWriter(table, layout, watched=self._widenings.watches(table))
 
     def change(self, event: CollectionEvent, position: StatementPosition, *, whole: bool = True) -> list[TableChange]:
-        """Return the effect of an event that is no change of a document.
+        """Return the effect of an event that changes no document.
 
         If it is not `whole`, because rows of its transaction were passed on, only parking is possible.
         """
@@ -172,7 +175,7 @@ class FollowedCollections:
         other = bool(event.uuid and writer.layout.uuid and event.uuid != writer.layout.uuid)
         match event.kind:
             case "drop" | "rename" if other:
-                # The event is about an earlier collection that had the same name.
+                # The event concerns an earlier collection of the same name.
                 return []
             case "drop" if not whole:
                 return [TableChange(self._again(table, f"{table} was dropped", position))]
@@ -202,7 +205,9 @@ class FollowedCollections:
         return TableChange(update, (truncation(table, layout.schema(), position, seq=self.numbers.take()),))
 
     def _is_free(self, table: TableId) -> bool:
-        """Return True if nothing is pending under the name, so that a new collection of the name is a different one."""
+        """Return True if nothing is pending under the name, so that a new collection of this name is a different
+        one.
+        """
         return self._parked[table] in (None, ParkedKind.ENDED)
 
     def _again(self, table: TableId, why: str, position: StatementPosition) -> ParkTableUpdate:

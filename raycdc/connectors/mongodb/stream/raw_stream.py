@@ -44,9 +44,9 @@ from raycdc.model.rules.selector import TableSelector
 
 
 def reply_of(payload: bytes | memoryview) -> Document | None:
-    """Return a reply whose batch is one piece of bytes (empty if there is none); None for one without a batch.
+    """Return a reply with its batch in one piece of bytes (empty if there is none); None if the reply has no batch.
 
-    Damage inside documents is not searched.
+    Documents are not checked for damage inside.
     """
     data = np.frombuffer(payload, np.uint8)
     cursor, field, array, end = (int(index) for index in find_batch(data))
@@ -67,7 +67,7 @@ def reply_of(payload: bytes | memoryview) -> Document | None:
 
 
 class RawFind(RawBatchCursor[Any]):
-    """`Collection.find_raw_batches`."""
+    """A cursor like that of `Collection.find_raw_batches`, with batches in one piece."""
 
     def _unpack_response(self, response: Any, *args: Any, **options: Any) -> Any:
         reply = reply_of(response.raw_command_response())
@@ -75,23 +75,23 @@ class RawFind(RawBatchCursor[Any]):
 
 
 class RawCommandCursor(RawBatchCommandCursor[Any]):
-    """`Collection.aggregate_raw_batches`, of a cursor that is open."""
+    """A cursor like that of `Collection.aggregate_raw_batches`, with batches in one piece, of an open server cursor."""
 
     def _unpack_response(self, response: Any, *args: Any, **options: Any) -> Any:
         reply = reply_of(response.raw_command_response())
         return super()._unpack_response(response, *args, **options) if reply is None else [reply]
 
 
-#: How long the server delays an answer while there are no events. A transaction at the end of the log is known to be
-#: complete when an answer without events follows, so this is a part of the latency.
+#: How long the server delays an answer while there are no events. It adds to the latency, because a transaction at the
+#: end of the log is only known to be complete when an answer without events follows.
 AWAIT_MS = 200
-#: The most events without documents in an answer: all of them are read by their keys, and each may have a document of
-#: 16 MiB. Few of them may be too large: the stream is opened again, with documents, after each such answer.
+#: The most events without documents in an answer. Each event's document is read by its key, and may have 16 MiB. The
+#: number is small, because the stream is opened again, with documents, after each such answer.
 _LEAN_EVENTS_MAX = 64
 
-#: A pattern that begins with the name of a database, and its dot.
+#: A pattern that begins with a literal database name and its dot.
 _DATABASE = re.compile(r"([A-Za-z0-9_-]+)\\\.(?![?*+{])")
-#: Lost cursors, and answers of nodes and routers while a set or a cluster changes (the drivers' "Change Streams"
+#: The codes of lost cursors, and of nodes and routers while a set or a cluster changes (the drivers' "Change Streams"
 #: specification; servers before 4.4 send no label).
 _RESUMABLE = frozenset({43, 63, 133, 150, 222, 234, 13388})
 _RESUMABLE_LABEL = "ResumableChangeStreamError"
@@ -100,7 +100,7 @@ _BAD_TOKEN, _TOO_LARGE, _NO_REPLICA_SET = 260, 10334, 40573
 
 
 class StreamEndedError(Exception):
-    """The cursor is gone; the stream can be continued from its position."""
+    """The cursor was lost. The stream can be continued from its position."""
 
 
 class EventTooLargeError(Exception):
@@ -109,14 +109,14 @@ class EventTooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The scope that the server watches: one collection, one database, or (both None) everything."""
+    """What the server watches: one collection, one database, or (both None) everything."""
 
     database: str | None = None
     collection: str | None = None
 
     @classmethod
     def of(cls, selector: TableSelector) -> Scope:
-        """Return the narrowest scope of all that is selected.
+        """Return the narrowest scope with everything that is selected.
 
         It decides which databases the account must be able to read.
         """
@@ -130,7 +130,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The options of a stream. `only`: events of these collections, else of these `databases`; both empty: all.
+    """The options of a stream. `only` selects collections; if it is empty, `databases` selects databases; if both are
+    empty, all events come.
 
     Patterns are never passed to the server, because its regular expressions differ and might match less. `lean`:
     without any document. `events_max` limits the events of an answer; 0: as many as fit in 16 MiB.
@@ -144,12 +145,15 @@ class StreamOptions:
     events_max: int = 0
 
     def pipeline(self, info: MongoDbServerInfo, *, token: ResumeToken | None, after: int) -> list[Document]:
-        """Return the pipeline's stages: from after `token` on, or else from after the cluster time `after`."""
+        """Return the stages of the pipeline.
+
+        The stream begins after `token`, or otherwise after the cluster time `after`.
+        """
         stage: Document = {}
         if not self.lean:
             stage["fullDocument"] = "whenAvailable" if self.images else "updateLookup"
         if token is not None and info.version < (4, 2) and token.parts().from_invalidate:
-            # No place to resume after; nothing else has its time.
+            # Servers before 4.2 cannot resume after an invalidation, so the stream begins at its time.
             after, token = token.cluster_time, None
         if token is not None:
             stage["startAfter" if info.version >= (4, 2) else "resumeAfter"] = token.document()
@@ -186,8 +190,8 @@ class StreamOptions:
 
 
 def stream_options(client: Client, info: MongoDbServerInfo, selector: TableSelector) -> StreamOptions:
-    """Return the options for all that is selected, by the present collections. Blocks."""
-    # Only where all have images: the documents before changes of some would not fit those after them.
+    """Return the options for everything that is selected, according to the present collections. Blocks."""
+    # Images are used only if all collections keep them, so that all rows before and after changes match.
     tables = discover(client, selector, complete=False) if info.version >= (6, 0) else {}
     images = bool(tables) and keep_images(client, tables)
     only = () if selector.patterns else tuple(selector.plain_names)
@@ -202,13 +206,13 @@ def _batch_size(options: StreamOptions) -> int:
 
 
 def splits_large_events(info: MongoDbServerInfo) -> bool:
-    """Return True if the server can send an event in parts: since 7.0, and 6.0.9."""
+    """Return True if the server can send an event in parts (since 7.0, and 6.0.9)."""
     return info.version >= (7, 0) or (info.version[:2] == (6, 0) and info.version >= (6, 0, 9))
 
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:
-    """One answer: concatenated events (empty: none came), the token after them, and whether the stream ended.
+    """One answer: concatenated events (empty: none came), the token after them, and a flag that the stream ended.
 
     `server_time` is the server's cluster time when it answered (0: unknown). A token may be of a future time: the
     requested start of the stream.
@@ -232,7 +236,7 @@ class RawStream:
         token: ResumeToken | None,
         after: int,
     ) -> None:
-        """Opens the stream: raises `LogLostError` where the server has not its beginning, and `SourceError`."""
+        """Open the stream. Raises `LogLostError` if the server does not have its beginning, and `SourceError`."""
         self._client = client
         scope = options.scope
         database = client[scope.database or "admin"]
@@ -243,7 +247,8 @@ class RawStream:
         }
         if info.version[:2] < (4, 2):
             command["readConcern"] = {"level": "majority"}
-            # Otherwise the collection's own collation would be required, which is unknown after its drop.
+            # Without this, the collection's own collation would be required, which is unknown after the collection is
+            # dropped.
             command["collation"] = {"locale": "simple"}
         self._session = client.start_session()
         try:
@@ -255,7 +260,7 @@ class RawStream:
         except BaseException:
             self._session.end_session()
             raise
-        # The driver reads batches as they come for collections only; the cursor is the same one.
+        # The driver returns undivided batches for collections only, so the server's cursor is wrapped here.
         self._cursor = RawCommandCursor(
             database[scope.collection or "$cmd.aggregate"],
             {"id": self._opened.cursor_id, "ns": _namespace(scope), "firstBatch": []},
@@ -266,7 +271,10 @@ class RawStream:
         )
 
     def next(self) -> RawBatch:
-        """The next answer; waits up to `AWAIT_MS` for events. Raises `StreamEndedError` and as the module says."""
+        """Return the next answer; wait up to `AWAIT_MS` for events.
+
+        Raises `StreamEndedError` and the other errors in the module's docstring.
+        """
         with _stream_errors(self._client):
             data = self._cursor.try_next()
         token = self._cursor._postbatchresumetoken
@@ -287,7 +295,7 @@ def databases_of(selector: TableSelector) -> set[str] | None:
 
 
 def _database_of(pattern: str) -> str | None:
-    """Return the database that a pattern names literally, None if it may match in others, or in doubt."""
+    """Return the database that a pattern names literally; None if it may match other databases."""
     named = _DATABASE.match(pattern)
     if "|" in pattern and ("[" in pattern or r"\\" in pattern):
         return None
@@ -341,7 +349,7 @@ def _react(client: Client, cause: OperationFailure) -> None:
         ) from cause
 
 
-#: The most events in an answer under a rate limit, because the number that fits in 16 MiB is unknown.
+#: The most events in an answer under a rate limit, because it is unknown how many fit in 16 MiB.
 LIMITED_EVENTS_MAX = 50_000
 
 
@@ -367,7 +375,10 @@ class StreamOpener:
         self._needs_before_images = needs_before_images
 
     def open(self, position: StreamPosition, *, lean: bool = False) -> RawStream:
-        """Raises `LogLostError` where the server never was at `position`, or does not reach back to it."""
+        """Open the stream.
+
+        Raises `LogLostError` if the server never was at `position`, or its log does not reach back to it.
+        """
         client = self._client
         info = probe(client)
         require_same_set(info, position.replica_set)
@@ -381,7 +392,7 @@ class StreamOpener:
         if self._rate_limit.rows_per_s is not None:
             options = replace(options, events_max=self._rate_limit.rows_at_once(LIMITED_EVENTS_MAX))
         if self._needs_before_images:
-            # If one collection stopped keeping images, the changes of the others still come with theirs.
+            # Changes of collections that keep images come with them, even if another collection stopped keeping images.
             options = replace(options, images=True)
         return RawStream(client, info, options, token=position.token, after=position.cluster_time)
 
@@ -399,7 +410,7 @@ class StreamOpener:
 
 
 def require_same_set(info: MongoDbServerInfo, begun: str) -> None:
-    """Raise `SourceError` for another replica set than the one with which the state was begun."""
+    """Raise `SourceError` for a replica set other than that of the state."""
     if begun != info.replica_set:
         raise SourceError(
             f"{info.address} belongs to the replica set {info.replica_set or 'none'!r}, and the pipeline was "

@@ -4,8 +4,8 @@
 |---|---|
 | lost its cursor | at its position; repeated failures without an answer are reported to the pipeline |
 | was invalidated, because a collection or a database was dropped | after that event |
-| has an event that is too large for any answer | lean, that is without documents, for one answer |
-| was lean, and was read further | with documents, because the large event may be over |
+| has an event that is too large for any answer | lean (without documents) for one answer |
+| was lean, and was read further | with documents, because the large event may have passed |
 
 Events that came in parts (``$changeStreamSplitLargeEvent``) are joined here: an incomplete event is not passed on, and
 the token after its parts is not used as a position.
@@ -29,7 +29,7 @@ from raycdc.errors import DataError, SourceError, SourceUnavailableError
 
 
 class Fragments:
-    """Parts of an incomplete event. One thread."""
+    """The fragments of an incomplete event. One thread."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -38,11 +38,11 @@ class Fragments:
         return bool(self._parts)
 
     def forget(self) -> None:
-        """Drop the parts, which will come again."""
+        """Drop the fragments, because they will come again."""
         self._parts = []
 
     def whole(self, data: bytes) -> bytes:
-        """`data` with events that came in parts put together; parts whose rest is to come wait."""
+        """Return `data` with fragmented events joined. Fragments of an incomplete event are kept for the next call."""
         if not self._parts and b"splitEvent\0" not in data:
             return data
         whole: list[bytes] = []
@@ -64,19 +64,19 @@ class Fragments:
 
 
 def _number(event: bytes) -> tuple[int, int]:
-    """Return the number of an event's part and of all its parts; (0, 0) for a whole one."""
+    """Return the number of an event's fragment, and the number of all its fragments; (0, 0) if it is not split."""
     split = RawBSONDocument(event).get("splitEvent")
     return (0, 0) if split is None else (int(split["fragment"]), int(split["of"]))
 
 
 _log = logging.getLogger(__name__)
 
-#: How often a stream is opened again without an answer before this is reported to the pipeline.
+#: The number of times a stream is opened again without an answer before this is reported to the pipeline.
 _REOPENED_MAX = 3
 
 
 class Stream(Protocol):
-    """`raycdc.connectors.mongodb.stream.raw_stream.RawStream`."""
+    """The interface of `raycdc.connectors.mongodb.stream.raw_stream.RawStream`."""
 
     def next(self) -> RawBatch: ...
 
@@ -84,7 +84,10 @@ class Stream(Protocol):
 
 
 class OpenStream(Protocol):
-    """Opens a stream after a position; a `lean` one has no documents in its events, and few events in an answer."""
+    """A function that opens a stream after a position.
+
+    A `lean` stream has no documents, and few events in an answer.
+    """
 
     def __call__(self, position: StreamPosition, *, lean: bool) -> Stream: ...
 
@@ -93,13 +96,13 @@ class ReopenedStream:
     """A stream that is opened again when it breaks; see the module's docstring. One thread."""
 
     def __init__(self, open_stream: OpenStream, start: StreamPosition, *, close: Callable[[], None]) -> None:
-        """Opens the stream at `start`, which blocks. `close` is called last."""
+        """Open the stream at `start`, which blocks. `close` is called last."""
         self.start = start
         self._open_stream = open_stream
         self._close = close
         self._fragments = Fragments()
         self._reopened = 0
-        #: The place from which the stream is lean.
+        #: The position from which on the stream is lean.
         self._lean_from: StreamPosition | None = None
         self._stream: Stream | None = open_stream(start, lean=False)
 
@@ -112,7 +115,7 @@ class ReopenedStream:
         it.
         """
         if self._lean_from is not None and self._lean_from != read_to:
-            # If the next event is too large as well, the next lean answer begins one event later.
+            # If the next event is too large as well, the next lean stream begins one event later.
             self._lean_from = None
             self._end()
         try:
@@ -154,6 +157,6 @@ class ReopenedStream:
         stream, self._stream = self._stream, None
         self._fragments.forget()
         if stream is not None:
-            # Its cursor or the server may be gone already.
+            # The cursor or the server may be gone already.
             with suppress(PyMongoError):
                 stream.close()

@@ -22,7 +22,7 @@ from raycdc.state.opaque import Position
 
 @dataclass(frozen=True, slots=True)
 class ResumeToken:
-    """A token, as the BSON of its document."""
+    """A resume token as the BSON of its document."""
 
     raw: bytes
 
@@ -31,12 +31,12 @@ class ResumeToken:
         return cls(bson.encode(document))
 
     def document(self) -> Document:
-        """The token as the driver takes it."""
+        """Return the token as the driver expects it."""
         return bson.decode(self.raw, PLAIN)
 
     @property
     def cluster_time(self) -> int:
-        """Raises `DataError` for a token that has none."""
+        """Return the cluster time of the token. Raises `DataError` for a token without one."""
         return cluster_time_of(self._data)
 
     def parts(self) -> TokenParts:
@@ -47,7 +47,7 @@ class ResumeToken:
         return RawBSONDocument(self.raw, RAW).get("_data")
 
     def to_json(self) -> str:
-        """The token as state has it: Extended JSON, because it may have more than text in it."""
+        """Return the token for states: as Extended JSON, because it may have values other than text."""
         return json_util.dumps(self.document(), json_options=CANONICAL)
 
     @classmethod
@@ -58,11 +58,10 @@ class ResumeToken:
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition(JsonObject):
-    """A position after `token` (None: none was seen yet); all events up to `cluster_time` have been read.
+    """A position after `token` (None: no token was received yet). All events up to `cluster_time` have been read.
 
-    Valid for `replica_set` only.
-
-    The cluster time is the log's ordinal (`raycdc.connectors.mongodb.stream.token.ordinal_of`).
+    It is valid for `replica_set` only. The cluster time is the log's ordinal
+    (`raycdc.connectors.mongodb.stream.token.ordinal_of`).
     """
 
     cluster_time: int
@@ -75,7 +74,7 @@ class StreamPosition(JsonObject):
 
     @classmethod
     def of(cls, sealed: Position) -> StreamPosition:
-        """Return the inverse of `sealed`. Raises `ConfigError` for the place of a source that followed no log."""
+        """Return the inverse of `sealed`. Raises `ConfigError` for the position of a source without a log."""
         position = position_of(sealed)
         if isinstance(position, NoLogPosition):
             raise ConfigError(
@@ -87,7 +86,7 @@ class StreamPosition(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class NoLogPosition(JsonObject):
-    """The place of a snapshot alone, which follows no log; of `replica_set`."""
+    """The position of a snapshot without a change stream, of `replica_set`."""
 
     replica_set: str
 
@@ -100,7 +99,7 @@ class NoLogPosition(JsonObject):
 
 
 def position_of(position: Position) -> StreamPosition | NoLogPosition:
-    """The position that a state has."""
+    """Return the typed form of a state's position."""
     data = position.to_json()
     if data.get("log") == "none":
         return NoLogPosition.from_json(data)

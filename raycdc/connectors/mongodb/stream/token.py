@@ -7,7 +7,7 @@ parts follow:
 | version | servers | parts after the time |
 |---|---|---|
 | 0 | until 4.0.6 | the key of the document, the collection's UUID |
-| 1 | 4.0.7 | version, kind, place in the transaction, from an invalidation?, UUID, key |
+| 1 | 4.0.7 | version, kind, index in the transaction, flag of an invalidation, UUID, key |
 | 2 | 6.0 | the same, and the type of the operation before the key
 
 |A token of the kind *high watermark* belongs to no event: it comes before all events of its time.
@@ -19,17 +19,17 @@ from dataclasses import dataclass
 
 from raycdc.errors import DataError
 
-# Types in a KeyString (their order is that of BSON's values, MongoDB's `key_string.cpp`).
+# The types in a KeyString. Their order is that of BSON's values (MongoDB's `key_string.cpp`).
 _ZERO, _POSITIVE_1, _POSITIVE_8 = 0x29, 0x2B, 0x32
 _UUID, _FALSE, _TRUE, _TIMESTAMP = 0x5A, 0x6E, 0x6F, 0x82
 _TIME_BYTES = 9
-#: Kinds of tokens in the versions 1 and 2.
+#: The kinds of tokens in versions 1 and 2.
 _HIGH_WATERMARK, _EVENT = 0, 128
 
 
 @dataclass(frozen=True, slots=True)
 class TokenParts:
-    """A decoded token. `cluster_time` is as `ordinal_of` gives it.
+    """A decoded token. `cluster_time` is a number as `ordinal_of` returns it.
 
     `version`, `txn_op_index` and `uuid` (hexadecimal) are None if the token does not have them in a known place.
     """
@@ -43,7 +43,7 @@ class TokenParts:
 
 
 def ordinal_of(seconds: int, increment: int) -> int:
-    """A cluster time as one number, in order: the seconds above, the increment in the lower 32 bits."""
+    """Return a cluster time as one number that keeps the order: seconds above, the increment in the lower 32 bits."""
     return seconds << 32 | increment
 
 
@@ -53,7 +53,7 @@ def seconds_of(cluster_time: int) -> tuple[int, int]:
 
 
 def token_bytes(data: str | bytes | None) -> bytes:
-    """The bytes that order a token, of its ``_data``. Raises `DataError` for a token without them."""
+    """Return the bytes of a token's ``_data``, which determine its order. Raises `DataError` if there are none."""
     try:
         raw = bytes.fromhex(data) if isinstance(data, str) else bytes(data or b"")
     except ValueError:
@@ -64,12 +64,12 @@ def token_bytes(data: str | bytes | None) -> bytes:
 
 
 def cluster_time_of(data: str | bytes | None) -> int:
-    """The cluster time of a token."""
+    """Return the cluster time of a token."""
     return int.from_bytes(token_bytes(data)[1:_TIME_BYTES], "big")
 
 
 def decode_token(data: str | bytes | None) -> TokenParts:
-    """Return the known parts of a token; a part at an unknown place is left out, because only the order matters."""
+    """Return the known parts of a token. A part at an unknown position is left out, because only the order matters."""
     raw = token_bytes(data)
     time = int.from_bytes(raw[1:_TIME_BYTES], "big")
     at = _TIME_BYTES
@@ -91,9 +91,9 @@ def decode_token(data: str | bytes | None) -> TokenParts:
 
 
 def _number(raw: bytes, at: int) -> tuple[int | None, int]:
-    """A whole number that is not negative, and where it ends; None if there is none.
+    """Return a whole number that is not negative, and the offset after it; None if there is none.
 
-    Its type says how many bytes it has; their last bit says whether a fraction follows.
+    The type determines the number of bytes; their last bit is set if a fraction follows.
     """
     if at >= len(raw):
         return None, at

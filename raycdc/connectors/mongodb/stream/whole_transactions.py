@@ -28,7 +28,10 @@ from raycdc.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Complete transactions, and the token after them. `rank`: the number of earlier events of the first one's time."""
+    """Complete transactions, and the token after them.
+
+    `rank` is the number of earlier events of the first event's time.
+    """
 
     batch: EventBatch
     token: ResumeToken
@@ -37,7 +40,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class PartialTransaction:
-    """Events of one transaction, of which more is to come; `rank` is as in `Whole`."""
+    """Events of one transaction of which more are to come. `rank` is as in `Whole`."""
 
     batch: EventBatch
     rank: int
@@ -45,23 +48,26 @@ class PartialTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ClusterTimeReached:
-    """All events up to the cluster time came, and the stream continues after `token`."""
+    """A notice that all events up to the cluster time came, and that the stream continues after `token`."""
 
     token: ResumeToken
     cluster_time: int
 
 
 class MongoDbTransactionAssembler:
-    """See the module's docstring. `whole_when_idle`: an answer without events shows that all before it came whole."""
+    """The assembler of transactions; see the module's docstring.
+
+    `whole_when_idle`: an answer without events proves that all transactions before it are complete.
+    """
 
     def __init__(self, *, whole_when_idle: bool) -> None:
         self.whole_when_idle = whole_when_idle
         self._waiting: Whole | None = None
 
     def read_to(self, passed_to: StreamPosition) -> StreamPosition:
-        """Return the position after all events taken.
+        """Return the position after all events received so far.
 
-        All up to `passed_to` were passed on, except the waiting transaction.
+        All events up to `passed_to` were passed on, except the waiting transaction.
         """
         waiting = self._waiting
         if waiting is None:
@@ -71,7 +77,7 @@ class MongoDbTransactionAssembler:
     def take(
         self, batch: EventBatch, token: ResumeToken | None, *, after: int
     ) -> list[Whole | PartialTransaction | ClusterTimeReached]:
-        """Return the events to pass on, in order, after `batch` came; `token` is the one after it, if there is one.
+        """Return the events to pass on, in order, now that `batch` came; `token` is the one after it, if there is one.
 
         All events up to the cluster time `after` were passed on. Raises `DataError` if the stream goes back in time.
         """
@@ -105,7 +111,9 @@ class MongoDbTransactionAssembler:
         return ready
 
     def idle(self, token: ResumeToken, server_time: int) -> list[Whole | PartialTransaction | ClusterTimeReached]:
-        """Return the events to pass on after an answer without events came at `server_time`, with a token after it."""
+        """Return the events to pass on now that an answer without events came at `server_time`, with a token after
+        it.
+        """
         time = token.cluster_time
         ready: list[Whole | PartialTransaction | ClusterTimeReached] = []
         if self._waiting is not None:
@@ -113,6 +121,6 @@ class MongoDbTransactionAssembler:
                 return []
             ready.append(self._waiting)
             self._waiting = None
-        # Of a time that has not come nothing has passed, and no read could wait for it.
+        # The token's time is in the future, so no event of it has passed, and no read could wait for it.
         ready.append(ClusterTimeReached(token, time if self.whole_when_idle and time <= server_time else time - 1))
         return ready

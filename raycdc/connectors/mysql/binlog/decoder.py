@@ -74,16 +74,19 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, PartialRowsError, SchemaMismatchError
 from raycdc.model import TableId
 
-#: Row events listed before they are decoded: 72 bytes each, so 4.5 MiB of list at most.
+#: The number of row events that are listed before they are decoded: 72 bytes each, so the list has at most 4.5 MiB.
 _EVENTS_FIRST = 4096
 _EVENTS_MAX = 65_536
 
-#: The compiled pass must decide itself what a statement means.
+#: The meaning of the statement is not given: the compiled pass determines it.
 NOT_ASKED = -1
 
 
 class EventPass:
-    """The compiled pass and its arrays; see the module's docstring. `mariadb`: the log is one of MariaDB."""
+    """The compiled pass with its arrays; see the module's docstring.
+
+    `mariadb` is True for a log of MariaDB.
+    """
 
     def __init__(self, cursor: BinlogCursor, registry: TableMapRegistry, *, mariadb: bool) -> None:
         self.events = np.zeros((_EVENTS_FIRST, index.E_SIZE), np.int64)
@@ -99,7 +102,10 @@ class EventPass:
         return self._run(data, at, len(data), count)
 
     def count_event(self, data: npt.NDArray[np.uint8], at: int, length: int, meaning: int = NOT_ASKED) -> None:
-        """Move over an event that the pass stopped at; a statement has this meaning. Raises `CorruptLogError`."""
+        """Process an event at which the pass stopped.
+
+        `meaning` is the effect of a statement. Raises `CorruptLogError`.
+        """
         state = self._cursor.state
         state[index.S_PASS], state[index.S_MEANING] = 1, meaning
         code = self._run(data, at, at + length, 0)[0]
@@ -176,22 +182,22 @@ class BinlogDecoder:
     # ---------------------------------------------------
 
     def set_table(self, table: MySqlTable) -> None:
-        """Rows after this point have this schema; table maps seen before are checked again."""
+        """Decode rows after this point with the schema `table`. Table maps seen before are checked again."""
         self.maps.set(table)
 
     def remove_table(self, table: TableId) -> None:
-        """Forget a dropped table; later rows of it would be refused as unknown."""
+        """Forget a dropped table. Later rows of it are refused as unknown."""
         self.maps.remove(table)
 
     def take_seq(self) -> int:
-        """A `_seq` for a row that is not in the log (a truncation), between the rows before it and those after it."""
+        """Return a `_seq` for a row that is not in the log (a truncation), between the rows before and after it."""
         self.cursor.next_seq += 1
         return self.cursor.next_seq - 1
 
     # -- events in, items out -----------------------------------------------------------------------------------------
 
     def cut(self, events: Bytes, start: int = 0) -> int:
-        """Offset after the last event of the buffer that leaves no transaction open, or `start` when there is none.
+        """Return the offset after the last event that leaves no transaction open; `start` if there is none.
 
         Feeding ``events[start:cut]`` then ends between transactions. Does not change the decoder.
         """
@@ -207,7 +213,10 @@ class BinlogDecoder:
         return list(self.items(events))
 
     def items(self, events: Bytes) -> Iterator[LogItem]:
-        """`feed`, item by item, so that items before damage are seen before the error. Consume it to its end."""
+        """Yield the items of `feed` one by one, so that items before damage come before the error.
+
+        Consume it to its end.
+        """
         data = as_array(events)
         self.xa.begin()
         if not self.cursor.in_transaction:
@@ -215,7 +224,7 @@ class BinlogDecoder:
         yield from self._walk(data)
 
     def items_of_whole(self, events: WholeEvents) -> Iterator[LogItem]:
-        """`items`, except for the rows that their transaction takes back."""
+        """Yield the items of a transaction's events, without rows that the transaction rolled back."""
         if not self.cursor.in_transaction:
             self.xa.doubtful.clear()
         if events.doubt:
@@ -256,7 +265,10 @@ class BinlogDecoder:
     # -- the passes ---------------------------------------------------------------------------------------------------
 
     def _walk(self, data: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
-        """Index, and act where the compiled pass stops; rows listed before are decoded first."""
+        """Yield the items of the events. List row events, and handle each event at which the compiled pass stops.
+
+        Rows that are listed before such an event are decoded first.
+        """
         at, count = 0, 0
         while True:
             code, at, length, count = self._pass.run(data, at, count)
@@ -318,7 +330,7 @@ class BinlogDecoder:
                     raise AssertionError(f"unknown stop {code}")
 
     def _pass_over_partial(self, data: npt.NDArray[np.uint8], at: int, error: SchemaMismatchError) -> None:
-        """Report the table of the partial update at `at`, whose rows cannot be delivered.
+        """Skip the partial update at `at`, and report its table, whose rows cannot be delivered.
 
         Raises `error` if there is no listener.
         """
@@ -329,7 +341,7 @@ class BinlogDecoder:
         self.maps.pass_over(table)
 
     def _ended_with(self, events: npt.NDArray[np.uint8]) -> None:
-        """Set the mark to the last event, after expanded events: not to its content."""
+        """Let the position's mark name the last event of `events`, not an event that was expanded from it."""
         state = self.cursor.state
         if self.cursor.in_transaction:
             return
@@ -339,7 +351,7 @@ class BinlogDecoder:
             state[index.S_TX_LENGTH], state[index.S_TX_CRC] = length, zlib.crc32(body.tobytes())
 
     def _register(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
-        """A TABLE_MAP not seen before: parse it, check it, make its decode plan."""
+        """Register a table map that was not seen before: parse it, check it, and make its decode plan."""
         end = at + length - self.cursor.checksum_bytes
         with self.cursor.locating_errors():
             self.maps.add(
@@ -349,7 +361,7 @@ class BinlogDecoder:
             )
 
     def _statement(self, data: npt.NDArray[np.uint8], at: int, length: int) -> Iterator[LogItem]:
-        """Handle a statement that the compiled pass does not know, or not in this form."""
+        """Handle a statement whose meaning the compiled pass does not know."""
         cursor = self.cursor
         event = data[at : at + length - cursor.checksum_bytes].tobytes()
         query = parse_query(event[index.HEADER_BYTES :], kind=event[4], writer=self.files.writer)
@@ -395,11 +407,11 @@ class BinlogDecoder:
     def _xa_event(
         self, data: npt.NDArray[np.uint8], at: int, length: int, meaning: int = NOT_ASKED
     ) -> Iterator[LogItem]:
-        """Keep the rows of a transaction that may be prepared; hand them out where it is committed."""
+        """Yield the rows of an XA transaction that its event commits, and keep those that may be prepared."""
         cursor = self.cursor
         yield from self.xa.items(data[at : at + length - cursor.checksum_bytes].tobytes())
         self._pass.count_event(data, at, length, meaning)
-        # The pass takes the end of a transaction for the end of one that may be prepared.
+        # The pass took this event for the end of a transaction, but the transaction may be in preparation.
         cursor.state[index.S_XA] = int(self.xa.is_open)
         cursor.move_to(cursor.event_position.pos)
 
@@ -407,7 +419,7 @@ class BinlogDecoder:
 def _expanded(
     expander: Expander, data: npt.NDArray[np.uint8], at: int, cursor: BinlogCursor
 ) -> Iterator[npt.NDArray[np.uint8]]:
-    """The pieces of a compressed event; errors say where in the log they are."""
+    """Yield the pieces of a compressed event. Errors have the position in the log."""
     with cursor.locating_errors():
         yield from expander.pieces(data, at, cursor.ends)
 

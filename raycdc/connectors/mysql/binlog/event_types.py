@@ -1,12 +1,12 @@
 """The types of log events, and the treatment of each.
 
-Both servers count from 0; MariaDB's own types begin at 160. An unlisted type is skipped if its header says that readers
-may skip it (`IGNORABLE_FLAG`); otherwise the run ends with an error, because any table may be concerned. The compiled
-walk (`index_loops`) has the numbers that it needs; a test compares the two.
+Both servers count from 0; MariaDB's own types begin at 160. An unlisted type is skipped if its header permits that
+(`IGNORABLE_FLAG`); otherwise the run ends with an error, because any table may be concerned. The compiled walk
+(`index_loops`) has the numbers that it needs; a test compares the two.
 
 Reference: MySQL source, libs/mysql/binlog/event/binlog_event.h; MariaDB's, ``Log_event_type`` in sql/log_event.h.
 
-`LogKind` is the kind of log: the server's product, and the form of its events' ends.
+`LogKind` is the kind of log: the server's product, and how its events end.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 QUERY, EXECUTE_LOAD_QUERY = 2, 18
-#: LOAD DATA of servers before MySQL 5.0.3: LOAD and NEW_LOAD have all of it, CREATE_FILE its table, EXEC_LOAD its end.
+#: The events of LOAD DATA from servers before MySQL 5.0.3. LOAD and NEW_LOAD have the whole statement. CREATE_FILE has
+#: the table, and EXEC_LOAD the end.
 LOAD, CREATE_FILE, EXEC_LOAD, NEW_LOAD = 6, 8, 10, 12
-#: A part of a row event that MariaDB cut.
+#: One part of a row event that MariaDB has split.
 PARTIAL_ROW_DATA = 172
 
 
@@ -37,7 +38,10 @@ class EventTreatment(Enum):
 
 
 class EventType(NamedTuple):
-    """`why` proves that IGNORED is correct, or says for REFUSED what the user can do."""
+    """A type of event.
+
+    `why` is the reason for its treatment: why it can be ignored, or the user's remedy if it is refused.
+    """
 
     name: str
     treatment: EventTreatment
@@ -125,14 +129,14 @@ EVENT_TYPES: dict[int, EventType] = {
     ),
 }
 
-#: Header flag of events that a reader may skip when it does not know them (LOG_EVENT_IGNORABLE_F).
+#: The header flag of events that a reader may skip if it does not know them (LOG_EVENT_IGNORABLE_F).
 IGNORABLE_FLAG = 0x80
-#: Header flag of statements that used a temporary table (LOG_EVENT_THREAD_SPECIFIC_F); DROP TABLE may have it, too.
+#: The header flag of statements that used a temporary table (LOG_EVENT_THREAD_SPECIFIC_F). DROP TABLE may have it, too.
 THREAD_SPECIFIC_FLAG = 0x04
 
 
 def event_name(kind: int) -> str:
-    """Name and number of an event type, for messages."""
+    """Return the name and number of an event type, for messages."""
     known = EVENT_TYPES.get(kind)
     return f"{'unknown' if known is None else known.name} event (type {kind})"
 
@@ -153,10 +157,10 @@ class LogKind:
 
 @dataclass(frozen=True, slots=True)
 class EventEnds:
-    """The form of events' ends at a position of the log, for copying events without their checksums.
+    """The checks at the ends of events, for copying events without their checksums.
 
     Each event is followed by `checksum_bytes`, which are compared if `verify`. `position` is where the previous event
-    ends (32 bits), if each must end at its recorded position; otherwise -1.
+    ends (32 bits) if each event must end at its recorded position; otherwise -1.
     """
 
     checksum_bytes: int

@@ -31,8 +31,8 @@ class BinlogRowsItem:
 
     `batch` has the columns of `changelog_schema`; `_seq` continues over all tables and items. `row_pos` holds the end
     position (in `file`) of the event each row came from. An update is two rows (-U, +U), never in different items.
-    `described` is the version of the table that the rows were decoded with: a buffer may hold rows of several. `kept`:
-    a `RowKeeper` had them, and removed values that are not captured.
+    `described` is the version of the table that the rows were decoded with: a buffer may hold rows of several. `kept`
+    is True if a `RowKeeper` stored the rows, and removed values that are not captured.
     """
 
     table: TableId
@@ -46,7 +46,7 @@ class BinlogRowsItem:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LoggedThread(JsonText):
-    """The session that ran a statement: its server, and its number there, valid until that server restarts."""
+    """The session that ran a statement: its server, and its number there, which is valid until that server restarts."""
 
     server_id: int
     thread_id: int
@@ -60,7 +60,7 @@ class LoggedThread(JsonText):
         return cls(int(server_id), int(thread_id))
 
 
-#: The thread of a statement that comes from no log.
+#: The thread of a statement that is not from a log.
 NO_THREAD = LoggedThread(0, 0)
 
 
@@ -70,8 +70,9 @@ class DdlItem:
 
     `db` is the session's default database. `before` is the end of the last complete transaction before it, `position`
     the end of the statement itself; both carry the GTID set up to there. `in_transaction` is True for a statement
-    inside BEGIN … COMMIT (then `position` is no place to restart from), `after_rows` where rows of that may precede it.
-    `thread` ran it; `thread_specific`: it used a temporary table, or is DROP TABLE.
+    inside BEGIN … COMMIT (`position` is then no position to restart from), and `after_rows` if rows of that transaction
+    may precede it. `thread` ran the statement. `thread_specific` is True if it used a temporary table, or is DROP
+    TABLE.
     """
 
     db: str
@@ -88,7 +89,7 @@ class DdlItem:
 
 @dataclass(frozen=True, slots=True)
 class FileBegins:
-    """A file of the log begins, and the decoder's `on_file` has changed the state that a restart needs.
+    """A notice that a file of the log begins, after which a restart needs changed state, according to `on_file`.
 
     `position` is the end of the last complete transaction.
     """
@@ -103,7 +104,7 @@ Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
 def as_array(events: Bytes) -> npt.NDArray[np.uint8]:
-    """`events` without a copy."""
+    """Return `events` as an array, without a copy."""
     return events if isinstance(events, np.ndarray) else np.frombuffer(events, np.uint8)
 
 
@@ -122,19 +123,22 @@ class QueryEvent:
     text: str = ""
 
 
-#: Bytes before the status variables; EXECUTE_LOAD_QUERY has its file's number and where its text names that, too.
+#: The offset of the status variables. EXECUTE_LOAD_QUERY also has its file's number, and the position of the file's
+#: name in the text.
 _BEFORE_STATUS = {QUERY: 13, EXECUTE_LOAD_QUERY: 26}
 
 
 def parse_query(body: bytes, *, kind: int = QUERY, writer: LogWriter = NO_WRITER) -> QueryEvent:
-    """Body: thread(4) time(4) db_length(1) error(2) status_length(2) … status db NUL statement."""
+    """Parse the body of a QUERY event: thread(4) time(4) db_length(1) error(2) status_length(2) … status db NUL
+    statement.
+    """
     status_at = _BEFORE_STATUS[kind]
     if len(body) < status_at + 1:
         raise CorruptLogError("a QUERY event is too short")
     db_at = status_at + int.from_bytes(body[11:13], "little")
     session = parse_session(body[status_at:db_at], writer)
     db_end = db_at + body[8]
-    # Servers take the bytes of a session whose set is binary for UTF-8 where they look for names.
+    # Servers treat the bytes as UTF-8 if the session's character set is binary, when they look for names.
     codec = codec_of(session.charset) if session.charset not in ("", "binary") else "utf-8"
     db = body[db_at:db_end].decode("utf-8", "replace")
     statement, text = body[db_end + 1 :].decode(codec, "replace"), body[db_end + 1 :].decode("utf-8", "surrogateescape")
@@ -142,11 +146,11 @@ def parse_query(body: bytes, *, kind: int = QUERY, writer: LogWriter = NO_WRITER
 
 
 def parse_load(kind: int, body: bytes) -> tuple[QueryEvent, int]:
-    """(LOAD DATA, number of its file) of a LOAD, CREATE_FILE or NEW_LOAD event of servers before MySQL 5.0.3.
+    """Return (LOAD DATA, number of its file) of a LOAD, CREATE_FILE or NEW_LOAD event of servers before MySQL 5.0.3.
 
-    thread(4) time(4) skipped_lines(4) table_length(1) db_length(1) fields(4) [CREATE_FILE: file(4)] terminators,
-    fields × length(1), fields × (name NUL), table NUL db NUL file. Terminators: 5 characters and 2 flags in LOAD, else
-    5 × (length(1) text) and a flag (MySQL source before 8.0, ``Load_log_event::copy_log_event``).
+    thread(4) time(4) skipped_lines(4) table_length(1) db_length(1) fields(4) [CREATE_FILE: file(4)] terminators, fields
+    × length(1), fields × (name NUL), table NUL db NUL file. Terminators: 5 characters and 2 flags in LOAD, otherwise 5
+    × (length(1) text) and a flag (MySQL source before 8.0, ``Load_log_event::copy_log_event``).
     """
     try:
         fields, at = int.from_bytes(body[14:18], "little"), 18
@@ -172,7 +176,7 @@ def parse_load(kind: int, body: bytes) -> tuple[QueryEvent, int]:
 
 @dataclass(frozen=True, slots=True)
 class FormatDescription:
-    """The format of the events that follow. `started`: the server started when it began this file."""
+    """The format of the events that follow. `started` is True if the server started when it began this file."""
 
     server_version: str
     checksum_bytes: int
@@ -180,7 +184,7 @@ class FormatDescription:
 
 
 def parse_format_description(event: bytes) -> FormatDescription:
-    """A whole FORMAT_DESCRIPTION event. Raises `CorruptLogError` for a format other than binlog version 4.
+    """Parse a complete FORMAT_DESCRIPTION event. Raises `CorruptLogError` for a format other than binlog version 4.
 
     Body: binlog_version(2) server_version(50) created(4) header_length(1) post-header lengths, checksum algorithm(1),
     checksum(4). `created` is 0 if the server had begun files before, and in a dump from the middle of a file. Servers
@@ -214,7 +218,7 @@ def _knows_checksums(version: str) -> bool:
 
 
 def parse_rotate(body: bytes) -> tuple[str, int]:
-    """(next file, position in it); the server may write a path, whose last part is the name."""
+    """Return the next file and the position in it. The server may write a path; the last part is the file's name."""
     if len(body) < 9:
         raise CorruptLogError("a ROTATE event is too short")
     path = body[8:].split(b"\0")[0].decode("utf-8", "replace").replace("\\", "/")

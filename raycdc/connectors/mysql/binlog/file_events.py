@@ -1,7 +1,7 @@
-"""Events about the continuation of the log: another file, its format, and jumps of a dump by GTID.
+"""Handles events about the continuation of the log: another file, its format, and jumps of a dump by GTID.
 
-Called by `BinlogDecoder` for events that its compiled pass leaves to Python. An event that stands for changes which are
-not in the log is refused here.
+Called by `BinlogDecoder` for events that its compiled pass leaves to Python. An event whose changes are not in the log
+is refused here.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from raycdc.errors import CorruptLogError, DataError
 
 
 class FileEvents:
-    """The handler of such events; see the module's docstring.
+    """The handler of events about the continuation of the log; see the module's docstring.
 
-    Moves the cursor; `mariadb`: the log is one of MariaDB.
+    It moves the cursor. `mariadb` is True for a log of MariaDB.
     """
 
     def __init__(self, cursor: BinlogCursor, *, mariadb: bool) -> None:
-        #: Called with an event of a dump by GTID after a jump; returns where the event ends.
+        #: Called with an event of a dump by GTID after a jump. Returns the position at which the event ends.
         self.find_position: Callable[[Jump], int] = nearest_position
-        #: Called when a file begins, with its name, whether the server started then, and whether the log before it was
-        #: read here. Returns True if a restart must know of it.
+        #: Called when a file begins, with its name, whether the server started then, and whether the previous file was
+        #: read here. Returns True if the state for a restart has changed.
         self.on_file: Callable[[str, bool, bool], bool] | None = None
-        #: The server that wrote the events, by the last format.
+        #: The server that wrote the events, according to the last format event.
         self.writer: LogWriter = NO_WRITER
         self._cursor = cursor
         self._mariadb = mariadb
         self._new_file = False
-        #: A LOAD DATA of an old server that came, and the numbers of files whose tables were named.
+        #: The last LOAD DATA of an old server, and the numbers of files whose table a CREATE_FILE named.
         self._load: QueryEvent | None = None
         self._loading: set[int] = set()
-        #: A format has come, which says whether events have checksums.
+        #: True after a format event, which determines if events have checksums.
         self._formatted = False
-        #: Of a whole file: its last event has come.
+        #: True after the last event of a whole file.
         self._ended = False
-        #: A file was named inside a transaction: only a server that died can have left that one open.
+        #: True if a new file was named inside a transaction, which only a server that died can have left open.
         self._left_open = False
 
     def handle(self, event: bytes) -> None:
-        """Follow a new file, a format, or an event that may be ignored. Raises `DataError` for any other."""
+        """Handle a new file, a format, or an event that may be ignored. Raises `DataError` for any other event."""
         kind = event[4]
         with self._cursor.locating_errors():
             match kind:
@@ -66,7 +66,7 @@ class FileEvents:
                 case _ if kind not in EVENT_TYPES and event[17] & IGNORABLE_FLAG:
                     self._cursor.move_to(self._cursor.end_of(event))
                 case _ if kind == PARTIAL_ROW_DATA and self._cursor.state[index.S_TAKEN_BACK]:
-                    # `WholeTransactions` has reported the doubt for its table.
+                    # `WholeTransactions` has reported the doubt about its table.
                     self._cursor.move_to(self._cursor.end_of(event))
                 case _ if kind in (LOAD, CREATE_FILE, NEW_LOAD) or (kind == EXEC_LOAD and self._is_named(event)):
                     self._old_load(event)
@@ -76,12 +76,12 @@ class FileEvents:
                     raise DataError(f"{event_name(kind)} cannot be followed: {reason}.")
 
     def take_load(self) -> QueryEvent | None:
-        """The LOAD DATA that the last event was, once."""
+        """Return the LOAD DATA of the last event, once."""
         load, self._load = self._load, None
         return load
 
     def _is_named(self, event: bytes) -> bool:
-        """True if a CREATE_FILE before this EXEC_LOAD named its table."""
+        """Return True if an earlier CREATE_FILE named the table of this EXEC_LOAD."""
         return int.from_bytes(event[index.HEADER_BYTES : index.HEADER_BYTES + 4], "little") in self._loading
 
     def _old_load(self, event: bytes) -> None:
@@ -98,9 +98,9 @@ class FileEvents:
         return new_file
 
     def jump(self, event: bytes) -> int:
-        """Find where a dump by GTID continues after a jump over transactions that we have.
+        """Find where a dump by GTID continues after skipped transactions that we have.
 
-        Returns the bytes handled.
+        Returns the number of bytes handled.
         """
         cursor, pos = self._cursor, self._cursor.event_position.pos
         jump = jump_of(event, cursor.file, pos, checksum_bytes=cursor.checksum_bytes)
@@ -116,14 +116,15 @@ class FileEvents:
         cursor, state = self._cursor, self._cursor.state
         body = event[index.HEADER_BYTES : len(event) - cursor.checksum_bytes]
         if not self._formatted and len(event) > 32 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
-            body = event[index.HEADER_BYTES : -4]  # the dump's first event comes before the format that announces CRCs
+            # the first event of a dump comes before the format that announces checksums
+            body = event[index.HEADER_BYTES : -4]
         file, pos = parse_rotate(body)
         self._left_open = cursor.in_transaction and file != cursor.file
         if self._left_open and state[index.S_EXACT]:
             raise CorruptLogError(_left_open(file))
         cursor.begin_file(file)
         if event[13:17] == bytes(4):
-            # This is a relay log, which continues with another server's positions.
+            # This is a relay log, which continues with the positions of another server.
             state[index.S_EXACT] = 0
         self._ended = bool(state[index.S_EXACT])
         cursor.move_to(pos)

@@ -68,7 +68,7 @@ S_CHECKSUM = 1  # bytes of checksum after each event: 0 or 4
 S_POS = 2  # end of the last event, 64 bits
 S_TX_POS = 3  # end of the last complete transaction
 S_TX_MS = 4  # commit time of the open transaction in ms, 0 when the log does not say
-S_GTID_SLOT = 5  # GTID of the open transaction: slot (-1: anonymous) and number
+S_GTID_SLOT = 5  # the slot of the open transaction's GTID (-1: anonymous), and its number
 S_GTID_NUMBER = 6
 S_LAST_MS = 7  # time of the last event that has one
 S_GTIDS = 8  # slots in use
@@ -79,21 +79,21 @@ S_VERIFY = 12  # 1: check each event's CRC32
 S_GTID_SERVER = 13  # MariaDB: server id of the open transaction
 S_TX_ROWS = 14  # row events of wanted tables in the open transaction
 S_PASS = 15  # 1: count the event without stopping at it or listing it
-S_XA = 16  # 1: inside an XA transaction that may be prepared: rows are for Python to keep
-S_SKIP = 17  # events whose rows are left out, still to come
-S_SEEK = 18  # 1: heartbeats tell where the server is (it passes over transactions we have)
+S_XA = 16  # 1: inside an XA transaction that may be prepared: Python keeps the rows
+S_SKIP = 17  # the number of the next events whose rows are left out
+S_SEEK = 18  # 1: heartbeats have the server's position (it skips transactions that we have)
 S_EXACT = 19  # 1: each event ends at its recorded position, as in a complete file
-S_STRIPPED = 20  # 1: events have lost their checksums, and several may end at one place
+S_STRIPPED = 20  # 1: events have no checksums any more, and several may end at one position
 S_TX_LENGTH = 21  # bytes of the event that ends at S_TX_POS; 0: not known
-S_TX_CRC = 22  # its CRC32, without its checksum
+S_TX_CRC = 22  # the CRC32 of that event, without its checksum
 S_MEANING = 23  # the meaning of the counted statement, one of Q_…, if the lexer decided it; else -1
-S_ALTER = 24  # MariaDB: the part of an ALTER in two phases that the open transaction is, one of ALTER_…
-S_TAKEN_BACK = 25  # 1: the rows were taken back by a ROLLBACK that follows
-S_FORESEEN = 26  # 1: the caller knows which rows are rolled back; a ROLLBACK of rows is no error
+S_ALTER = 24  # MariaDB: the phase of a two-phase ALTER in the open transaction, one of ALTER_…
+S_TAKEN_BACK = 25  # 1: a later ROLLBACK rolls the rows back
+S_FORESEEN = 26  # 1: the caller knows which rows are rolled back, so that a ROLLBACK of rows is no error
 S_SIZE = 27
 
 ALTER_NONE = 0
-ALTER_START = 1  # its statement follows, which has no effect yet
+ALTER_START = 1  # the statement follows, and has no effect yet
 ALTER_COMMIT = 2  # the same statement follows, with its effect
 ALTER_ROLLBACK = 3  # the same statement follows, and has no effect
 
@@ -103,13 +103,13 @@ TX_OPEN = 2  # inside BEGIN … COMMIT
 
 STOP_END = 0  # all events are consumed
 STOP_FULL = 1  # `events` is full
-STOP_MAP = 2  # a TABLE_MAP not seen before; call again at the same place once it is registered
+STOP_MAP = 2  # a TABLE_MAP not seen before; call again at the same offset when it is registered
 STOP_QUERY = 3  # a statement (DDL, mostly, or LOAD DATA), not yet counted; S_PASS lets it through
 STOP_EVENT = 4  # an event for Python (rotate, format description, unknown type); not yet counted
-STOP_GTIDS = 5  # `runs` or the GTID slots are full; call again at the same place
-STOP_TABLE_IDS = 6  # the table id hash is full; call again at the same place
+STOP_GTIDS = 5  # `runs` or the GTID slots are full; call again at the same offset
+STOP_TABLE_IDS = 6  # the table id hash is full; call again at the same offset
 STOP_ERROR = 7  # damage; S_ERROR says which
-STOP_COMPRESSED = 8  # an event that holds others, compressed; not yet counted
+STOP_COMPRESSED = 8  # a compressed event, which contains others; not yet counted
 STOP_PARTIAL = 9  # an update of a wanted table that logs JSON values as differences; not yet counted
 STOP_XA = 10  # an event of an XA transaction; not yet counted, S_PASS lets it through
 STOP_JUMP = 11  # an event or heartbeat of a dump by GTID after a jump; S_POS must be set first
@@ -130,13 +130,13 @@ E_MAP = 4  # number of the table map
 E_MS = 5  # commit time, ms
 E_POS = 6  # end position in the file
 E_ROWS = 7  # filled in by the row loop
-E_FROM = 8  # where the transaction before ended
+E_FROM = 8  # the end of the previous transaction
 E_SIZE = 9
 
 
 @helper
 def event_length(data: Any, at: Any, end: Any) -> Any:
-    """Length of the event at `at`; 0 when it is not complete before `end`, -1 when it cannot be an event."""
+    """Return the length of the event at `at`; 0 if it is not complete before `end`, -1 if it cannot be an event."""
     if at + HEADER_BYTES > end:
         return 0
     length = little_endian(data, at + 9, 4)
@@ -147,7 +147,9 @@ def event_length(data: Any, at: Any, end: Any) -> Any:
 
 @njit
 def complete_events(data: Any, at: Any, end: Any) -> Any:
-    """(offset after the last complete event, length of the incomplete one or 0 if unknown, -1 if impossible)."""
+    """Return the offset after the last complete event, and the length of the incomplete one (0: unknown, -1:
+    impossible).
+    """
     while True:
         length = event_length(data, at, end)
         if length <= 0:
@@ -159,13 +161,19 @@ def complete_events(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def has_position(kind: Any, flags: Any) -> Any:
-    """Heartbeats, and the list of GTIDs MariaDB sends where it has passed over some: how far the server has come."""
+    """Return True for events that only report the server's position.
+
+    They are heartbeats, and the list of GTIDs that MariaDB sends after it skipped transactions.
+    """
     return kind == HEARTBEAT or kind == HEARTBEAT_V2 or (kind == MARIADB_GTID_LIST and (flags & ARTIFICIAL) != 0)
 
 
 @njit
 def event_ending_at(data: Any, position: Any) -> Any:
-    """(offset, length) of the last event that ends at byte `position` (32 bits) of its file; length 0 for none."""
+    """Return (offset, length) of the last event that ends at byte `position` (32 bits) of its file.
+
+    The length is 0 for none.
+    """
     at, end = 0, len(data)
     found, found_length = 0, 0
     while True:
@@ -179,23 +187,23 @@ def event_ending_at(data: Any, position: Any) -> Any:
 
 @helper
 def is_row_event(kind: Any) -> Any:
-    """WRITE, UPDATE and DELETE_ROWS in version 1 and 2, and PARTIAL_UPDATE_ROWS."""
+    """Return True for WRITE, UPDATE and DELETE_ROWS in versions 1 and 2, and for PARTIAL_UPDATE_ROWS."""
     return 23 <= kind <= 25 or 30 <= kind <= 32 or kind == PARTIAL_UPDATE_ROWS
 
 
 @helper
 def after_event(tx: Any, kind: Any, meaning: Any, data: Any, at: Any, end: Any) -> Any:
-    """Return the transaction state after the event at `at`. No other code knows how transactions begin and end.
+    """Return the transaction state after the event at `at`. All other code uses this function.
 
-    `meaning` is that of a QUERY event. Statements that are not listed do not end a transaction: SAVEPOINT, ROLLBACK TO
-    and XA END are within it.
+    `meaning` is the meaning of a QUERY event (Q_…). Statements that are not listed do not end a transaction: SAVEPOINT,
+    ROLLBACK TO and XA END are within it.
     """
     if kind == QUERY:
         if meaning == Q_BEGIN or meaning == Q_XA_START:
             return TX_OPEN
         if meaning == Q_COMMIT or meaning == Q_ROLLBACK or meaning == Q_XA_FINISH:
             return TX_NONE
-        # A statement outside a transaction, possibly of comments only.
+        # A statement outside a transaction, possibly with comments only.
         return TX_NONE if tx == TX_GTID and (meaning == Q_OTHER or meaning == Q_NOTHING) else tx
     if kind == XID or kind == XA_PREPARE or kind == TRANSACTION_PAYLOAD:
         return TX_NONE
@@ -213,9 +221,9 @@ def after_event(tx: Any, kind: Any, meaning: Any, data: Any, at: Any, end: Any) 
 
 @njit
 def last_boundary(data: Any, start: Any, end: Any, tx: Any, checksum: Any) -> Any:
-    """Offset after the last event that leaves no transaction open; `start` when there is none.
+    """Return the offset after the last event that leaves no transaction open; `start` if there is none.
 
-    Statements that only the lexer understands do not begin or end one here: it may be found too early.
+    Statements that only the lexer understands do not begin or end a transaction here, so the boundary may be too early.
     """
     at = start
     found = start
@@ -261,10 +269,10 @@ def _commit(state: Any, gtid_first: Any, gtid_last: Any, runs: Any, mariadb: Any
 
 @helper
 def alter_phase(data: Any, body: Any, end: Any) -> Any:
-    """ALTER_… of a MariaDB GTID event (sql/log_event.cc, ``Gtid_log_event``).
+    """Return the ALTER_… phase of a MariaDB GTID event (sql/log_event.cc, ``Gtid_log_event``).
 
     sequence(8) domain(4) flags(1) [2: commit id(8)] [64, 128: format(4) gtrid_length(1) bqual_length(1) gtrid bqual]
-    extra_flags(1) …; where extra flags are missing, the event ends or is filled up with zeros.
+    extra_flags(1) …. If there are no extra flags, the event ends or is padded with zeros.
     """
     flags = data[body + 12]
     at = body + 13
@@ -286,13 +294,13 @@ def alter_phase(data: Any, body: Any, end: Any) -> Any:
 
 @helper
 def _begin_gtid(kind: Any, data: Any, body: Any, end: Any, state: Any, gtid_keys: Any) -> Any:
-    """Note the GTID and commit time of the transaction that begins; returns 0, STOP_GTIDS or STOP_ERROR."""
+    """Set the GTID and commit time of the transaction that begins. Returns 0, STOP_GTIDS or STOP_ERROR."""
     state[S_TX_MS] = 0
     state[S_GTID_SLOT] = -1
     count = state[S_GTIDS]
     if count == len(gtid_keys):
         return STOP_GTIDS
-    # The slot after the last one is where the key is put together; it stays there if it is new.
+    # The key is built in the slot after the last one, and stays there if it is new.
     for word in range(6):
         gtid_keys[count, word] = 0
     number = np.int64(0)
@@ -359,14 +367,14 @@ def _ignored(kind: Any) -> Any:
     )  # fmt: skip
 
 
-# long: one event type after the other, in one compiled walk; cut into parts it is a tenth slower
+# long: one event type after the other, in one compiled walk; a tenth slower if it is split into functions
 @njit
 def index_events(
     data: Any, at: Any, end: Any, mariadb: Any, state: Any, events: Any, count: Any, maps: Any, map_wanted: Any,
     map_bytes: Any, map_keys: Any, map_values: Any, id_keys: Any, id_values: Any, gtid_keys: Any, gtid_first: Any,
     gtid_last: Any, runs: Any,
 ) -> Any:  # fmt: skip
-    """Walk complete events from `at`; returns (STOP_…, offset of the stopping event, its length, events listed)."""
+    """Walk complete events from `at`. Returns (STOP_…, offset of the stopping event, its length, events listed)."""
     while at < end:
         length = event_length(data, at, end)
         if length <= 0:
@@ -385,7 +393,7 @@ def index_events(
                 state[S_ERROR] = ERROR_CHECKSUM
                 return STOP_ERROR, at, length, count
         # Artificial events (position 0) and heartbeats are not in the log. Positions wrap at 4 GiB. A dump by GTID
-        # jumps between transactions: only Python can tell how far, where the file is larger than that (`far_places`).
+        # jumps between transactions. In a larger file, only Python can find out how far (`file_offsets`).
         position = little_endian(data, at + 13, 4)
         beat = has_position(kind, data[at + 17])
         if state[S_SEEK] != 0 and position != 0 and state[S_TX] == TX_NONE and state[S_STRIPPED] == 0:

@@ -1,8 +1,8 @@
 """The meaning of a binlog statement for transactions, compiled.
 
 Only texts that servers write themselves are recognised here, each as a whole: MySQL, sql/binlog.cc, and MariaDB,
-sql/log.cc (``binlog_savepoint_set``, ``binlog_savepoint_rollback``, ``binlog_rollback``). Any other statement that may
-concern a transaction is `Q_ASK`: `transaction_statements` uses the lexer for it.
+sql/log.cc (``binlog_savepoint_set``, ``binlog_savepoint_rollback``, ``binlog_rollback``). For any other statement that
+may concern a transaction the result is `Q_ASK`, and `transaction_statements` uses the lexer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raycdc.core.compiled import helper
 
 @helper
 def _word(data: Any, at: Any, end: Any, word: Any) -> Any:
-    """Return True if the text begins with `word` (lower case letters), in either case."""
+    """Return True if the text begins with `word` (lower-case letters), in upper or lower case."""
     if end - at < len(word):
         return False
     for i in range(len(word)):
@@ -42,15 +42,15 @@ _XA_END = np.frombuffer(b"xa end ", np.uint8).copy()
 Q_OTHER = 0  # another statement, mostly DDL
 Q_BEGIN = 1
 Q_COMMIT = 2
-Q_NOTHING = 3  # means nothing to transactions, nor to anything else
+Q_NOTHING = 3  # no effect on transactions or anything else
 Q_BAD = 4  # damage
 Q_XA_START = 5
 Q_XA_FINISH = 6
 Q_ROLLBACK = 7
 Q_SAVEPOINT = 8
 Q_ROLLBACK_TO = 9
-Q_ASK = 10  # possibly one of these, with comments or in another form: the lexer must decide
-Q_DOUBT = 11  # about a transaction, but not as any server writes it (`transaction_statements` alone says this)
+Q_ASK = 10  # possibly about a transaction, with comments or in another form: the lexer must decide
+Q_DOUBT = 11  # about a transaction, but in a form that no server writes (only `transaction_statements` returns this)
 
 
 @helper
@@ -80,7 +80,7 @@ def _is_name(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _about_transactions(data: Any, at: Any, end: Any) -> Any:
-    """The meaning of a text that begins with a word of transactions."""
+    """Return the meaning of a text that begins like a statement about transactions."""
     if _word(data, at, end, _SAVEPOINT) and _is_name(data, at + 10, end):
         return Q_SAVEPOINT
     if _word(data, at, end, _ROLLBACK):

@@ -1,4 +1,4 @@
-"""The compiled loop from row events to column arenas: no Python object per row, no read outside the event.
+"""Decodes row events into column arenas, compiled: no Python object per row, no read outside the event.
 
 Called by `decoder` once per table map and batch with the list of row events from `index_loops`. It walks a block of
 rows (`walk_loops`), then writes it column by column (`values.block_loops`). It stops at a row boundary when the batch
@@ -47,7 +47,7 @@ from raycdc.core.compiled import helper, njit
 
 @helper
 def _failure(code: Any) -> Any:
-    """The ROWS_… of a column that failed."""
+    """Return the ROWS_… code for the COLUMN_… code of a column that failed."""
     if code == COLUMN_FULL:
         return ROWS_TEXT
     if code == COLUMN_LABEL:
@@ -68,8 +68,8 @@ def decode_rows(
 ) -> Any:  # fmt: skip
     """Decode the events ``events[order]`` of one table map from `cursor` on; returns ROWS_….
 
-    `steps`, `optional` and `targets` describe the table map's columns (`binlog_table_map.WirePlan`), `plan` the
-    table's; `present`, `at` and `size` are scratch memory.
+    `steps`, `optional` and `targets` describe the table map's columns (`tables.plan.WirePlan`), `plan` the table's;
+    `present`, `at` and `size` are scratch memory.
     """
     losses = arena.losses
     while True:
@@ -83,7 +83,7 @@ def decode_rows(
                 losses[1, column] = losses[0, column]
             written = write_block(data, at, size, count, first, plan, arena)
             if written != COLUMN_DONE:
-                # The block is written again, or never.
+                # Reset the counts of lost values, because this block is decoded again or never.
                 for column in range(len(plan)):
                     losses[0, column] = losses[1, column]
                 cursor[C_COLUMN] = arena.counters[FAILED_COLUMN]

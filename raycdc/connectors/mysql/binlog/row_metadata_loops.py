@@ -1,4 +1,4 @@
-"""Compiled metadata of decoded rows: `_seq`, `_ts_ms`, positions and `_pos`."""
+"""Computes the metadata of decoded rows, compiled: `_seq`, `_ts_ms`, positions and `_pos`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raycdc.core.compiled import copy, njit
 
 @njit
 def number_rows(events: Any, count: Any, first_seq: Any, event_seq: Any) -> Any:
-    """Give each event the number of its first row, in log order; returns the next free number."""
+    """Give each event the number of its first row, in log order. Returns the next free number."""
     seq = first_seq
     for i in range(count):
         event_seq[i] = seq
@@ -42,7 +42,7 @@ def position_texts(name: Any, positions: Any, row_number: Any, offsets: Any, out
     offsets[0] = 0
     for r in range(len(positions)):
         if r > 0 and positions[r] == positions[r - 1]:
-            # Rows of one event differ in their number only.
+            # Rows of one event differ only in their number.
             copy(out, start, out, to, prefix)
             start = to
             to += prefix

@@ -1,4 +1,4 @@
-"""Listed row events in, Arrow batches out: the second half of `decoder`.
+"""Turns listed row events into Arrow batches: the second half of `decoder`.
 
 `RowBatches` decodes the row events that the compiled pass has listed, one table map after the other, then numbers all
 rows in log order.
@@ -36,7 +36,7 @@ from raycdc.model import part_of, with_lost_values
 
 
 class RowBatches:
-    """See the module's docstring. Rows take their numbers from the cursor."""
+    """The decoder of listed row events; see the module's docstring. Rows take their numbers from the cursor."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class RowBatches:
         *,
         with_pos: bool,
     ) -> None:
-        #: End of the event whose rows were damaged, 0 while there is none.
+        #: The end of the event whose rows were damaged, 0 if there is none.
         self.damaged_event_end = 0
         self._cursor = cursor
         self._maps = maps
         self._decodings = decodings
         self._mismatches = mismatches
         self._with_pos = with_pos
-        #: The end of the last event whose rows were given.
+        #: The end of the last event whose rows were emitted.
         self.last_rows = BinlogOffset("", 0)
 
     def flush(self, data: npt.NDArray[np.uint8], events: npt.NDArray[np.int64]) -> Iterator[BinlogRowsItem]:
@@ -69,7 +69,7 @@ class RowBatches:
             for number in np.unique(numbers).tolist():
                 self._decode(data, events, np.flatnonzero(numbers == number), self._maps.ready[number], parts)
         except RowsDamagedError as damage:
-            # Rows of all tables before the damage still count; then the error follows.
+            # Rows of all tables before the damage are still emitted; then the error follows.
             if isinstance(damage.error, CONCERNS_ONE_TABLE) and self._mismatches.heard:
                 yield from self._without_table(data, damage, events)
                 return
@@ -88,7 +88,7 @@ class RowBatches:
     def _without_table(
         self, data: npt.NDArray[np.uint8], damage: RowsDamagedError, events: npt.NDArray[np.int64]
     ) -> Iterator[BinlogRowsItem]:
-        """`flush`, but of the table whose rows are not whole, the rows that precede these alone."""
+        """Yield the rows of `flush`, but of the table with damaged rows only those before the damage."""
         table = self._maps.ready[int(events[damage.event, index.E_MAP])].table
         start = int(events[damage.event, index.E_FROM])
         yield from self.flush(data, events[: damage.event])
@@ -98,7 +98,7 @@ class RowBatches:
         yield from self.flush(data, later[np.isin(later[:, index.E_MAP], list(self._maps.ready))])
 
     def _without_skipped(self, item: BinlogRowsItem, part: UnnumberedBatch) -> BinlogRowsItem:
-        """Leave out the first rows of the first event; an update counts once, as two rows of the batch."""
+        """Leave out the first rows of the first event. An update counts once, although it has two rows in the batch."""
         numbers = part.row_number.copy()
         updates = np.isin(part.op, (1, 2))
         numbers[updates] //= 2
@@ -145,7 +145,7 @@ class RowBatches:
     def _finish(
         self, part: UnnumberedBatch, events: npt.NDArray[np.int64], event_seq: npt.NDArray[np.int64]
     ) -> BinlogRowsItem:
-        """Add the metadata columns."""
+        """Return the finished item, with the metadata columns added."""
         file, count = self._cursor.file, len(part.op)
         seq, millis, positions = (np.empty(count, np.int64) for _ in range(3))
         metadata.row_metadata(events, event_seq, part.row_event, part.row_number, seq, millis, positions)
@@ -162,7 +162,7 @@ class RowBatches:
 
 
 def _taken(decoding: Decoding, count: int) -> UnnumberedBatch:
-    """Do `Decoding.take`. Raises `RowsDamagedError` at the first of the events if the rows cannot be decoded."""
+    """Return the result of `Decoding.take`. Raises `RowsDamagedError` for the first event if rows cannot be decoded."""
     event = int(decoding.row_event[0])
     try:
         return decoding.take(count)

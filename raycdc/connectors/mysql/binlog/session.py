@@ -1,8 +1,8 @@
 """The session that ran a logged statement, as described in the statement's QUERY event.
 
 The event's settings take precedence over the server's global ones. `VARIABLES`, `OPTIONS` and `MODES` list everything
-that servers write, with the use of each. Anything else is `SessionState.unknown`: the statement may mean something
-else, and variables after an unknown one cannot be read, because its length is unknown.
+that servers write, with the use of each. Any other setting is in `SessionState.unknown`: the statement may mean
+something else, and variables after an unknown one cannot be read, because its length is unknown.
 
 Reference: MySQL source, ``Query_event`` in libs/mysql/binlog/event/statement_events.h; MariaDB's, ``Query_log_event``
 in sql/log_event.cc. MySQL's codes grow from 0; MariaDB's own begin at 128.
@@ -18,23 +18,23 @@ from raycdc.connectors.mysql.values.charsets import charset_of_collation
 
 
 class VariableLayout(Enum):
-    """The layout of a variable without a fixed size: how its end is found."""
+    """The layout of a variable without a fixed size, which determines its end."""
 
-    #: A byte with the length, and a text.
+    #: A text after a byte with its length.
     TEXT = auto()
-    #: The same, followed by a NUL.
+    #: A text after a byte with its length, followed by a NUL.
     TEXT_AND_NUL = auto()
     TWO_TEXTS = auto()
-    #: A byte with the count, and names that end in NUL; no names where there are `_TOO_MANY_DATABASES`.
+    #: Names that end in NUL, after a byte with their count. No names follow if the byte is `_TOO_MANY_DATABASES`.
     NAMES = auto()
-    #: A byte of flags, and a GTID's number if one of `_GTID_OF_START_ALTER` is set.
+    #: A byte of flags, followed by a GTID's number if one of `_GTID_OF_START_ALTER` is set.
     GTID_FLAGS = auto()
-    #: A byte with the count, and pairs of collations' numbers.
+    #: Pairs of collation numbers, after a byte with their count.
     COLLATION_PAIRS = auto()
 
 
 class Variable(NamedTuple):
-    """A status variable: its name, its size or layout, and its use, or why it has none."""
+    """A status variable: its name, its size or layout, and its use or the reason why it has none."""
 
     name: str
     layout: int | VariableLayout
@@ -72,9 +72,9 @@ VARIABLES: dict[int, Variable] = {
     ),
     255: Variable("DUMMY", 0, "none: fills an event that a server replaced"),
 }
-#: Written instead of a count where a statement names too many databases; no names follow.
+#: The value instead of a count if a statement names too many databases. No names follow.
 _TOO_MANY_DATABASES = 254
-#: FL_COMMIT_ALTER_E1 and FL_ROLLBACK_ALTER_E1.
+#: The flags FL_COMMIT_ALTER_E1 and FL_ROLLBACK_ALTER_E1.
 _GTID_OF_START_ALTER = 4 | 8
 
 _EXPLICIT_TIMESTAMP = 1 << 24
@@ -92,10 +92,10 @@ OPTIONS: dict[int, str] = {
 }
 
 _REAL_AS_FLOAT, _ANSI_QUOTES, _ORACLE, _MAXDB, _NO_BACKSLASH_ESCAPES = 1, 4, 512, 4096, 1 << 20
-#: STRICT_TRANS_TABLES and STRICT_ALL_TABLES.
+#: The bits of STRICT_TRANS_TABLES and STRICT_ALL_TABLES.
 _STRICT = 1 << 21 | 1 << 22
 _NO_AUTO_VALUE_ON_ZERO, _PAD_CHAR_TO_FULL_LENGTH = 1 << 19, 1 << 31
-#: MariaDB's meaning; in MySQL the bit is another mode.
+#: The bit of MariaDB's EMPTY_STRING_IS_NULL. In MySQL, the bit is another mode.
 _EMPTY_STRING_IS_NULL = 1 << 32
 #: The bits of ``sql_mode``.
 MODES: dict[int, str] = {
@@ -140,23 +140,23 @@ _KNOWN_OPTIONS, _KNOWN_MODES = sum(OPTIONS), sum(MODES)
 
 @dataclass(frozen=True, slots=True)
 class LogWriter:
-    """The server that wrote a file of the log, as the file's FORMAT_DESCRIPTION names it; empty: not known."""
+    """The server that wrote a file of the log, according to the file's FORMAT_DESCRIPTION; empty if unknown."""
 
     version: tuple[int, ...] = ()
     mariadb: bool = False
 
     @classmethod
     def of(cls, server_version: str) -> LogWriter:
-        """``8.0.36``, ``10.11.19-MariaDB-log``, ``5.5.5-10.4.1-MariaDB``."""
+        """Parse a version like ``8.0.36``, ``10.11.19-MariaDB-log`` or ``5.5.5-10.4.1-MariaDB``."""
         numbers = server_version.removeprefix("5.5.5-").partition("-")[0].split(".")
         known = all(part.isdecimal() for part in numbers)
         return cls(tuple(map(int, numbers)) if known else (), "MariaDB" in server_version)
 
     @property
     def logs_timestamps(self) -> bool:
-        """Return True if the writer logs `_EXPLICIT_TIMESTAMP`; older ones have one setting for the whole server.
+        """Return True if the writer logs `_EXPLICIT_TIMESTAMP`.
 
-        Since 10.5.17, 10.6.9, 10.7.5, 10.8.4 and 10.9.2.
+        MariaDB does since 10.5.17, 10.6.9, 10.7.5, 10.8.4 and 10.9.2; older servers have one setting for all sessions.
         """
         since = {5: 17, 6: 9, 7: 5, 8: 4, 9: 2}
         if not self.mariadb or self.version < (10, 5):
@@ -197,7 +197,7 @@ class SessionState:
 
     @property
     def empty_is_null(self) -> bool:
-        """MariaDB takes an empty string for NULL; the bit means something else in MySQL."""
+        """Return True if an empty string is stored as NULL (MariaDB; the bit has another meaning in MySQL)."""
         return bool(self.sql_mode & _EMPTY_STRING_IS_NULL)
 
     @property
@@ -206,36 +206,36 @@ class SessionState:
 
     @property
     def strict(self) -> bool:
-        """Return True if a value that does not fit is an error; also for an unknown session, as by default."""
+        """Return True if a value that does not fit is an error. This is the default, also for an unknown session."""
         return bool(self.sql_mode & _STRICT) or self == NO_SESSION
 
     @property
     def zero_is_value(self) -> bool:
-        """A zero in a counter's column stays (``NO_AUTO_VALUE_ON_ZERO``)."""
+        """Return True if zero is stored as such in an AUTO_INCREMENT column (``NO_AUTO_VALUE_ON_ZERO``)."""
         return bool(self.sql_mode & _NO_AUTO_VALUE_ON_ZERO)
 
     @property
     def pads_char(self) -> bool:
-        """A CHAR is read with spaces at its end (``PAD_CHAR_TO_FULL_LENGTH``)."""
+        """Return True if CHAR values are read with their trailing spaces (``PAD_CHAR_TO_FULL_LENGTH``)."""
         return bool(self.sql_mode & _PAD_CHAR_TO_FULL_LENGTH)
 
     @property
     def oracle(self) -> bool:
-        """MariaDB's Oracle mode; the bit means nothing in MySQL 8 and later."""
+        """Return True in MariaDB's Oracle mode; the bit has no meaning in MySQL 8 and later."""
         return bool(self.sql_mode & _ORACLE)
 
     @property
     def maxdb(self) -> bool:
-        """True if the sql_mode MAXDB makes a TIMESTAMP a DATETIME (MariaDB, MySQL 5.7; no effect in MySQL 8)."""
+        """Return True if the sql_mode MAXDB makes a TIMESTAMP a DATETIME (MariaDB, MySQL 5.7; no effect in MySQL 8)."""
         return bool(self.sql_mode & _MAXDB)
 
 
-#: Of a statement whose event says nothing.
+#: The state of a session whose event has no settings.
 NO_SESSION = SessionState()
 
 
 def parse_session(status: bytes, writer: LogWriter = NO_WRITER) -> SessionState:
-    """The status variables of a QUERY event that `writer` wrote."""
+    """Parse the status variables of a QUERY event that `writer` wrote."""
     values, unknown = _values(status)
     options = int.from_bytes(values.get(0, b""), "little")
     sql_mode = int.from_bytes(values.get(1, b""), "little")
@@ -260,7 +260,7 @@ def parse_session(status: bytes, writer: LogWriter = NO_WRITER) -> SessionState:
 
 
 def _values(status: bytes) -> tuple[dict[int, bytes], str]:
-    """The variables' values by code, up to the first that cannot be read, and which that is."""
+    """Return the variables' values by code, up to the first unreadable one, and a description of that one."""
     values: dict[int, bytes] = {}
     at = 0
     while at < len(status):

@@ -1,7 +1,7 @@
-"""The compiled look ahead: where transactions end, before any row of them is decoded.
+"""Finds the ends of transactions, compiled, before any row of them is decoded.
 
-Called by `whole_transactions`. It touches the heads of events only. It stops where Python must look: a format, a
-statement that only the lexer understands or that takes rows back.
+Called by `whole_transactions`. It reads only the headers of most events. It stops where Python must decide: at a
+format, and at a statement that only the lexer understands or that rolls back rows.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from raycdc.connectors.mysql.binlog.query_loops import (
 from raycdc.connectors.mysql.values.arena_loops import little_endian
 from raycdc.core.compiled import helper, njit
 
-# Indices into the state of the look ahead.
+# The indices into the state of `scan_ahead`.
 L_TX = 0  # the transaction state, one of TX_…
 L_CHECKSUM = 1  # bytes of checksum after each event
 L_MEANING = 2  # the meaning of the statement at which the walk continues, one of Q_…; -1: not known
-L_EVENTS = 3  # events of the open transaction that are of the log, not of the dump
+L_EVENTS = 3  # the number of the open transaction's events in the log, without events that belong to the dump
 L_STOPS = 4  # 1: the walk ends at the first boundary
 L_SIZE = 5
 
 ROWS_QUERY, ANNOTATE_ROWS, PARTIAL_ROW_DATA = 29, 160, 172
 
 AHEAD_END = 0  # all events are seen
-AHEAD_STATEMENT = 1  # a statement, or a cut row event, that Python must see; set L_MEANING and call again there
+AHEAD_STATEMENT = 1  # a statement, or a part of a split row event, for Python; set L_MEANING and call again there
 AHEAD_FORMAT = 2  # a format description: not yet counted
-AHEAD_DAMAGE = 3  # no event can begin here
-AHEAD_BOUNDARY = 4  # the first boundary, where L_STOPS asks for it; L_EVENTS is not reset
+AHEAD_DAMAGE = 3  # damage: no event can begin here
+AHEAD_BOUNDARY = 4  # the first boundary, if L_STOPS is set; L_EVENTS is not reset
 
 
 @helper
@@ -62,9 +62,9 @@ def _is_of_the_log(data: Any, at: Any) -> Any:
 
 @njit
 def scan_ahead(data: Any, at: Any, end: Any, state: Any) -> Any:
-    """Walk complete events from `at`; return (AHEAD_…, offset, offset after the last boundary or -1).
+    """Walk complete events from `at`. Return (AHEAD_…, offset, offset after the last boundary or -1).
 
-    The offset is after the last event that counts.
+    The offset is after the last event that was counted.
     """
     boundary = np.int64(-1)
     while at < end:
@@ -102,7 +102,7 @@ def scan_ahead(data: Any, at: Any, end: Any, state: Any) -> Any:
 
 @njit
 def first_of_a_transaction(data: Any, at: Any, end: Any) -> Any:
-    """Offset of the first event from `at` on that may begin a transaction; `end` if there is none."""
+    """Return the offset of the first event from `at` on that may begin a transaction; `end` if there is none."""
     while at < end:
         length = event_length(data, at, end)
         if length <= 0:

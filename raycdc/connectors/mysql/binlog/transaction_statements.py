@@ -1,17 +1,17 @@
-"""The meaning of a statement for its transaction, if it is not in the form that servers write themselves.
+"""Determines the effect of a statement on its transaction, if it is not in the form that servers write themselves.
 
 Called when `query_loops.query_kind` returns `Q_ASK`: comments of any form may come before and after the words. The
-lexer reads it in linear time. A statement that begins with a word of transactions and is none of `_FORMS` is `Q_DOUBT`
+lexer reads it in linear time. A statement that begins like one about transactions, but is not in `_FORMS`, is `Q_DOUBT`
 and never skipped, because it is unknown what it rolls back.
 
 Reference: MySQL manual, "START TRANSACTION, COMMIT, and ROLLBACK Statements", "SAVEPOINT, ROLLBACK TO SAVEPOINT, and
 RELEASE SAVEPOINT Statements", "XA Transaction SQL Statements"; MariaDB's are the same.
 
 *Names of savepoints*: servers write them in UTF-8, whatever the character set of the session, and quoted by its
-``sql_mode`` (``append_identifier``). Their equality depends on the server. ``find_savepoint`` compares by
-utf8mb3_general_ci, in which é equals e and ß equals s; MariaDB from 11.5 on by utf8mb3_general1400_as_ci
-(``Lex_ident_ci``), in which they differ. In both, letters of ASCII are compared without case, and one character with
-one other, so that `is_same_name` and `may_be_same_name` hold for all servers.
+``sql_mode`` (``append_identifier``). Servers compare names differently. ``find_savepoint`` uses utf8mb3_general_ci, in
+which é equals e and ß equals s; MariaDB since 11.5 uses utf8mb3_general1400_as_ci (``Lex_ident_ci``), in which they
+differ. Both ignore the case of ASCII letters, and compare character by character, so that `is_same_name` and
+`may_be_same_name` are right for all servers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from raycdc.connectors.mysql.binlog.session import SessionState
 from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
 from raycdc.errors import DataError
 
-#: No statement about transactions has more tokens, but XA's, whose names are no matter here.
+#: No statement about transactions has more tokens, except XA statements, whose names do not matter here.
 _TOKENS_MAX = 16
 _NAME = "name"
 #: The complete statements, word by word; `_NAME` stands for a name.
@@ -70,13 +70,15 @@ _DUMMY = re.compile(r"# Dummy event replacing event type ([0-9]{1,3}) that slave
 _REPLACEABLE = frozenset({160, 161, 163})
 
 
-#: The words that a statement about a transaction begins with.
+#: The first words of statements about transactions.
 _WORDS = frozenset({"XA", *(form[0] for form in _FORMS)})
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatement:
-    """`meaning` is one of Q_…; `savepoint` is the name in SAVEPOINT and ROLLBACK TO."""
+    """The effect of a statement on its transaction: `meaning` is one of Q_…; `savepoint` is the name in SAVEPOINT and
+    ROLLBACK TO.
+    """
 
     meaning: int
     savepoint: str = ""
@@ -88,9 +90,9 @@ def rules_of(session: SessionState) -> LexRules:
 
 
 def transaction_statement(statement: str, rules: LexRules) -> TransactionStatement:
-    """Return the meaning of `statement` (`QueryEvent.text`) for its transaction; `Q_OTHER` if it has none.
+    """Return the effect of `statement` (`QueryEvent.text`) on its transaction; `Q_OTHER` if it has none.
 
-    Raises `DataError` for a dummy event in place of one that matters.
+    Raises `DataError` for a dummy event that replaces an important one.
     """
     if statement.startswith("# Dummy "):
         _require_replaceable(statement)
@@ -104,7 +106,7 @@ def transaction_statement(statement: str, rules: LexRules) -> TransactionStateme
                 return TransactionStatement(_XA_FORMS.get(_word(token), Q_DOUBT))
     except LexError:
         return TransactionStatement(Q_DOUBT if tokens else Q_OTHER)
-    # A whole statement has its end among them.
+    # The END token is missing if the statement is longer than `_TOKENS_MAX`.
     ended = [token for token in tokens if token.kind is not TokenKind.END]
     if len(ended) < len(tokens) and (ended[-1].kind, ended[-1].text) == (TokenKind.SYMBOL, ";"):
         ended.pop()
@@ -118,12 +120,14 @@ def transaction_statement(statement: str, rules: LexRules) -> TransactionStateme
 
 
 def is_same_name(one: str, other: str) -> bool:
-    """True if every server takes the two names of savepoints for one."""
+    """Return True if every server treats the two names of savepoints as equal."""
     return len(one) == len(other) and all(a == b or _of_ascii(a, b) for a, b in zip(one, other, strict=True))
 
 
 def may_be_same_name(one: str, other: str) -> bool:
-    """True if some server may take the two names of savepoints for one: their letters are equal without accents."""
+    """Return True if some server may treat the two names of savepoints as equal: their letters are equal without
+    accents.
+    """
     return len(one) == len(other) and all(map(_may_be_same, one, other))
 
 
@@ -132,7 +136,7 @@ def _may_be_same(one: str, other: str) -> bool:
 
 
 def _letter(character: str) -> str:
-    """Return the capital letter without its accents: servers may ignore accents and case, but nothing else."""
+    """Return the capital letter without accents, because servers may ignore accents and case, but nothing else."""
     return unicodedata.normalize("NFKD", character.upper())[0].upper()[0]
 
 

@@ -1,4 +1,4 @@
-"""Compiled walk over row events: finds each value of a block of rows, and checks all bounds.
+"""Walks over row events, compiled: finds each value of a block of rows, and checks all bounds.
 
 Rows are read in blocks that fit the processor's cache: this walk notes the first byte and the length of every value,
 then `row_loops` writes column after column. A block spans events, so that transactions of one row are read in blocks
@@ -26,7 +26,7 @@ ROWS_IMAGE = 4  # not all columns are present (binlog_row_image is not FULL)
 ROWS_COLUMNS = 5  # the event has another number of columns than its table map
 ROWS_LABEL = 6  # an ENUM index or SET bit that the table has no label for
 ROWS_JSON = 7  # damaged JSON
-ROWS_DATE = 8  # a date no calendar has, where the policy is to fail
+ROWS_DATE = 8  # a date that no calendar has, and the policy is to fail
 ROWS_BOOLEAN = 9  # a TINYINT(1) read as a boolean is neither 0 nor 1
 ROWS_VALUE = 10  # a value has a length its type does not have
 ROWS_KEY = 12  # a key without a distinct text in Unicode
@@ -34,22 +34,22 @@ ROWS_BLOCK = 11  # inside the loops: the block is full
 
 # The cursor, kept between calls.
 C_EVENT = 0  # index into `order`
-C_AT = 1  # offset of the next row; 0: at the event's head
+C_AT = 1  # offset of the next row; 0: at the head of the event
 C_ROW_IN_EVENT = 2
 C_ROWS = 3  # rows in the arena
 C_TEXT = 4  # bytes of text in the arena
-C_COLUMN = 5  # where a failure was met: column of the table
-C_FAILED = 6  # and number of the event
+C_COLUMN = 5  # where a failure occurred: the column of the table
+C_FAILED = 6  # … and the number of the event
 C_NEXT = 8  # C_EVENT … C_TEXT after the block
 C_SIZE = 16
 
-#: The wire size of a block: its input stays in the cache until all columns are written.
+#: The bytes of a block in the log: its input stays in the cache until all columns are written.
 _BLOCK_BYTES = 64 << 10
 
 
 @inlined
 def _event_head(data: Any, event: Any, columns: Any, optional: Any, present: Any) -> Any:
-    """Check an event's head; return (ROWS_…, offset of the first row) and fill `present`.
+    """Check an event's head. Return (ROWS_…, offset of the first row), and fill `present`.
 
     table_id(6) flags(2) [version 2: extra_length(2) extra] columns(packed) present-bitmap [update: a second one].
     ``present[image, 0]`` is the number of columns in that image, followed by the columns.
@@ -82,7 +82,7 @@ def _event_head(data: Any, event: Any, columns: Any, optional: Any, present: Any
             if shown != 1 - optional[c]:
                 return (ROWS_COLUMNS if shown else ROWS_IMAGE), at
             full = full and shown == 1
-        # Most events have all columns: then the list need not be made again.
+        # Most events have all columns, so that the list need not be made again.
         if not full or present[image, 0] != columns:
             count = 0
             for c in range(columns):
@@ -95,7 +95,7 @@ def _event_head(data: Any, event: Any, columns: Any, optional: Any, present: Any
 
 @inlined
 def _nulls(data: Any, at: Any, count: Any) -> Any:
-    """Return True if any of the first `count` bits is set; unused ones may have any value."""
+    """Return True if any of the first `count` bits is set. Later bits may have any value."""
     whole = count >> 3
     found = np.uint8(0)
     for i in range(whole):
@@ -110,9 +110,9 @@ def _walk_row(
     data: Any, p: Any, end: Any, present: Any, steps: Any, targets: Any, i: Any, row: Any, at: Any, size: Any,
     valid: Any, has_null: Any,
 ) -> Any:  # fmt: skip
-    """Note the values of one row; returns (its end, bytes of values whose length varies).
+    """Note the values of one row. Return (its end, bytes of values whose length varies).
 
-    The end is -1 - column where a value does not end inside the event.
+    The end is -1 - column if a value of that column does not end inside the event.
     """
     count = present[0]
     nulls = p
@@ -137,7 +137,7 @@ def _walk_row(
             size[c, i] = step
             p += step
             continue
-        # The length comes first, in -step bytes.
+        # The value begins with its length, in -step bytes.
         if p - step > end:
             return -1 - c, text
         if step == -1:
@@ -161,7 +161,7 @@ def walk_rows(
     data: Any, events: Any, order: Any, steps: Any, optional: Any, targets: Any, present: Any, at: Any, size: Any,
     valid: Any, has_null: Any, limits: Any, op: Any, row_event: Any, row_number: Any, cursor: Any,
 ) -> Any:  # fmt: skip
-    """Walk from the cursor to the end of a block; returns (ROWS_…, rows of the block).
+    """Walk from the cursor to the end of a block. Return (ROWS_…, rows of the block).
 
     Also writes `op` (RowKind), `row_event` (index into `events`) and `row_number` (row within its event) per row.
     `limits` is (rows, bytes of one row without its text, bytes of the batch).

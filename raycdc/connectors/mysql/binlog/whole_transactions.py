@@ -15,7 +15,7 @@ from MySQL's sql/binlog.cc and MariaDB's sql/log.cc:
 | ROLLBACK | all are void | ends, and its GTID counts as executed |
 | XA END | | goes on |
 | XA PREPARE | wait for XA COMMIT (`xa_transactions`) | ends |
-| XA COMMIT, XA ROLLBACK of a prepared one | of that one: count, or are void | ends |
+| XA COMMIT, XA ROLLBACK of a prepared one | those of the prepared one count, or are void | ends |
 | another statement, after a GTID that announces one | | ends |
 | another statement inside | | goes on |
 | a file of a server that has started | all are void: the server died while it wrote them | is dropped |
@@ -77,7 +77,7 @@ from raycdc.errors import DataError
 #: The most bytes of a transaction that are held until its end is known: many times the size of one read, so that only
 #: bulk loads are read twice.
 HELD_BYTES_MAX = 64 << 20
-#: Bytes of a transaction that are given out at once at most, where one event is not larger.
+#: The most bytes of a transaction that are emitted at a time, unless one event is larger.
 PIECE_BYTES = 4 << 20
 _ALL = 1 << 62
 
@@ -86,9 +86,9 @@ _Events = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class WholeEvents:
-    """Complete events of transactions whose ends are known. `taken_back`: their rows are void.
+    """Complete events of transactions whose ends are known. If `taken_back`, their rows are void.
 
-    `doubt` is why it is unknown which rows are void; then all are `taken_back`.
+    `doubt` is the reason why it is unknown which rows are void; then `taken_back` is set for all.
     """
 
     data: _Events
@@ -104,11 +104,11 @@ class OpenTransaction:
     searched, after `seen` others.
     """
 
-    #: Savepoints that ROLLBACK TO may still name, each with the number of its event.
+    #: The savepoints that ROLLBACK TO may still name, each with the number of its event.
     savepoints: list[tuple[str, int]] = field(default_factory=list)
-    #: Ranges (first, after the last), ascending and disjoint.
+    #: The rolled-back ranges of event numbers (first, after the last), ascending and disjoint.
     taken_back: list[tuple[int, int]] = field(default_factory=list)
-    #: Why it is unknown what was rolled back; empty if it is known.
+    #: The reason why it is unknown what was rolled back; empty if it is known.
     doubt: str = ""
     unseen: list[_Events] = field(default_factory=list)
     seen: int = 0
@@ -117,21 +117,21 @@ class OpenTransaction:
 
     @property
     def is_plain(self) -> bool:
-        """True if nothing seen so far takes back a row, or leaves that in doubt."""
+        """Return True if nothing seen so far rolls back a row, or may do so."""
         return not self.taken_back and not self.doubt
 
     def set_savepoint(self, name: str, number: int) -> None:
-        """SAVEPOINT is the event of this number."""
+        """Add the savepoint that the event of this number sets."""
         if not self.in_statement:
             self.savepoints = [one for one in self.savepoints if not is_same_name(one[0], name)]
         self.savepoints.append((name, number))
 
     def roll_back(self, number: int) -> None:
-        """ROLLBACK is the event of this number."""
+        """Roll back all rows, because of the ROLLBACK in the event of this number."""
         self._take_back(0, number)
 
     def roll_back_to(self, name: str, number: int) -> None:
-        """ROLLBACK TO is the event of this number."""
+        """Roll back rows, because of the ROLLBACK TO in the event of this number."""
         indexes = [index for index, (known, _) in enumerate(self.savepoints) if may_be_same_name(known, name)]
         if len(indexes) != 1:
             how_many = f"{len(indexes)} savepoints that this may mean" if indexes else "no such savepoint"
@@ -141,7 +141,7 @@ class OpenTransaction:
         del self.savepoints[indexes[0] + 1 :]
 
     def range_at(self, number: int) -> tuple[bool, int]:
-        """Return True if the event of this number was rolled back, and the next number for which that differs."""
+        """Return True if the event of this number was rolled back, and the next number with another answer."""
         for first, end in self.taken_back:
             if number < first:
                 return False, first
@@ -159,7 +159,10 @@ class BinlogTransactionAssembler:
     """Assembles the transactions of one log; see the module's docstring. It begins between transactions."""
 
     def __init__(self, *, held_bytes_max: int = HELD_BYTES_MAX, piece_bytes: int = PIECE_BYTES) -> None:
-        """`piece_bytes`: the most bytes of a held transaction that are emitted at a time."""
+        """Begin between transactions.
+
+        `piece_bytes` is the most bytes of a held transaction that are emitted at a time.
+        """
         #: True once a transaction that is too large has ended: the next input must be another dump from its beginning.
         self.reads_again = False
         self._held_bytes_max = held_bytes_max
@@ -167,13 +170,14 @@ class BinlogTransactionAssembler:
         self._state = np.zeros(ahead.L_SIZE, np.int64)
         self._state[ahead.L_MEANING] = -1
         self._open = OpenTransaction()
-        #: The beginning of the open transaction, from earlier calls.
+        #: The events of the open transaction from earlier calls.
         self._held: list[_Events] = []
         self._held_bytes = 0
         self._too_large = False
         #: The last file name among the dropped events of a transaction that is too large.
         self._rotation: _Events | None = None
-        #: The number of events emitted of the present transaction, and of one that is read again, the number left.
+        #: The number of events emitted of the present transaction; and the number left of a transaction that is read
+        #: again.
         self._given = self._left = 0
 
     def __repr__(self) -> str:
@@ -189,13 +193,14 @@ class BinlogTransactionAssembler:
         self.reads_again = False
 
     def of(self, events: Bytes) -> Iterator[WholeEvents]:
-        """The events that may be decoded now that these have come. Consume it before the next call.
+        """Yield the events whose transaction's end is known, now that `events` have come. Consume it before the next
+        call.
 
-        The memory of `events` is used until then. Raises `CorruptLogError` without place.
+        The memory of `events` is used until then. Raises `CorruptLogError` without a position.
         """
         data = as_array(events)
         start = at = (yield from self._again(data)) if self._left else 0
-        # After the last format event, and after the last statement that rolls back: `start` if there is none.
+        # The offsets after the last format event, and after the last searched statement; `start` if there is none.
         formatted = seen = start
         while True:
             self._state[ahead.L_STOPS] = int(bool(self._held or self._too_large or not self._open.is_plain))
@@ -230,9 +235,9 @@ class BinlogTransactionAssembler:
                     return
 
     def _statement(self, data: _Events, at: int, seen: int) -> int:
-        """Tell the compiled walk what the statement means, and note what it rolls back.
+        """Tell the compiled walk what the statement means, and record what it rolls back.
 
-        Everything before `seen` has been searched for savepoints; returns the new value.
+        Everything before `seen` has been searched for savepoints. Returns the new value.
         """
         transaction, number = self._open, int(self._state[ahead.L_EVENTS])
         if data[at + 4] == PARTIAL_ROW_DATA:
@@ -264,7 +269,7 @@ class BinlogTransactionAssembler:
             query = parse_query(event[HEADER_BYTES:])
             return transaction_statement(query.text, rules_of(query.session)), shown(query.statement)
         except DataError:
-            # The decoder stops at it, and says why.
+            # The decoder will stop at this statement with the reason.
             return TransactionStatement(Q_OTHER), ""
 
     def _see(self) -> None:
@@ -287,22 +292,22 @@ class BinlogTransactionAssembler:
         transaction.unseen = []
 
     def _format(self, event: bytes, before: _Events) -> list[WholeEvents] | None:
-        """Handle a format event after events that were held: return those to emit now. None: nothing."""
+        """Return the events to emit now that a format event came after held events; None if there are none."""
         description = parse_format_description(event)
         self._state[ahead.L_CHECKSUM] = description.checksum_bytes
         if not self.in_transaction:
             return None
         if not description.started:
-            # The decoder says that a file ends in the middle of a transaction.
+            # The decoder reports a file that ends in the middle of a transaction.
             return list(self._as_they_are(before))
-        # The server died while it wrote the transaction. Only the name of the new file is of use.
+        # The server died while it wrote the transaction. Only the name of the new file is needed.
         rotation = _last_rotation([*self._held, before])
         rotation = self._rotation if rotation is None else rotation
         self._reset()
         return [] if rotation is None else [WholeEvents(rotation)]
 
     def _ended(self, rest: _Events) -> Iterator[WholeEvents]:
-        """`rest` ends the transaction."""
+        """Yield the transaction that ends with `rest`. If it was too large to hold, request another dump instead."""
         if self._too_large:
             self.reads_again, self._left = True, int(self._state[ahead.L_EVENTS])
             taken_back = self._open
@@ -317,9 +322,9 @@ class BinlogTransactionAssembler:
         self._reset()
 
     def _again(self, data: _Events) -> Generator[WholeEvents, None, int]:
-        """Yield the transaction that was too large, from another dump.
+        """Yield the events of a transaction that was too large, from another dump.
 
-        Return the end of its last event received so far.
+        Returns the end of its last event received so far.
         """
         at = 0
         if self._given == 0:
@@ -335,7 +340,7 @@ class BinlogTransactionAssembler:
         return int(end)
 
     def _cut(self, piece: _Events) -> Iterator[WholeEvents]:
-        """Events of one transaction, in parts of one kind."""
+        """Yield the events of one transaction in pieces: each is either rolled back, or not."""
         at = 0
         while at < len(piece):
             taken_back, end = self._open.range_at(self._given)
@@ -352,7 +357,10 @@ class BinlogTransactionAssembler:
         self._reset()
 
     def _hold(self, data: _Events, *, unseen: int) -> None:
-        """Hold the beginning or a further part of a transaction; its last `unseen` bytes may have savepoints."""
+        """Hold the beginning or a further part of a transaction.
+
+        Its last `unseen` bytes were not searched for savepoints.
+        """
         if not len(data):
             return
         piece = data.copy()
@@ -368,7 +376,7 @@ class BinlogTransactionAssembler:
             self._held.append(piece)
 
     def _reset(self) -> None:
-        """Between transactions."""
+        """Forget the transaction that has ended."""
         self._state[ahead.L_TX] = TX_NONE
         self._state[ahead.L_EVENTS] = 0
         self._open = OpenTransaction()
@@ -377,7 +385,7 @@ class BinlogTransactionAssembler:
 
 
 def _last_rotation(pieces: list[_Events]) -> _Events | None:
-    """The last ROTATE among the events."""
+    """Return the last ROTATE among the events."""
     found = None
     for piece in pieces:
         at = 0
@@ -407,11 +415,11 @@ class WholeLog:
         self._cursor = cursor
         self._bytes_max = bytes_max
         self._transactions = BinlogTransactionAssembler(piece_bytes=bytes_max)
-        #: Decodable parts of the events read last.
+        #: The parts of the last read that can be decoded.
         self._known: Iterator[WholeEvents] = iter(())
-        #: `wake_up` was called.
+        #: True after a call of `wake_up`.
         self.is_woken = False
-        #: The connection that is read now.
+        #: The connection that is being read.
         self.stream = open_stream(start)
 
     def next_known(self) -> WholeEvents | None:
@@ -427,7 +435,7 @@ class WholeLog:
         return whole
 
     def read(self, *, timeout_s: float) -> bool:
-        """Read on; False when the server had nothing new for a moment, and says so, or after `wake_up`."""
+        """Read more events. Returns False if the server reported that its log is idle, or after `wake_up`."""
         data = self.stream.read(bytes_max=self._bytes_max, timeout_s=timeout_s)
         if len(data) == 0:
             return self.stream.is_silent and not self.stream.closed
@@ -435,6 +443,6 @@ class WholeLog:
         return True
 
     def wake_up(self) -> None:
-        """End the reading, whatever it waits for."""
-        self.is_woken = True  # Set before the stream is used, which may be replaced in a moment.
+        """End a waiting `read`, from any thread."""
+        self.is_woken = True  # This comes first, because the stream may be replaced in a moment.
         self.stream.close()

@@ -1,1 +1,1 @@
-"""Updates that log JSON values as differences."""
+"""Completes updates that log JSON values as differences."""

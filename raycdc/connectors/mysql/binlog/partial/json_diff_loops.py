@@ -1,4 +1,4 @@
-"""Changes one place of a value in MySQL's binary JSON, compiled: the effect of a JSON diff of a partial update.
+"""Changes one element of a value in MySQL's binary JSON, compiled: the effect of a JSON diff of a partial update.
 
 Called by `partial_update_loops`. A diff is an operation, a path and, except for a removal, a new value. The containers
 on the path are rewritten, always in the large format; the rest is copied. Readers accept both formats anywhere, and
@@ -23,9 +23,9 @@ DIFF_CORRUPT = -2
 REPLACE, INSERT, REMOVE = 0, 1, 2
 
 _DEPTH_MAX = 101
-#: Per container on the path: start and end of its bytes, elements, number of the element, kind.
+#: The columns for each container on the path: start and end of its bytes, elements, number of the element, kind.
 LEVELS_SHAPE = (_DEPTH_MAX, 5)
-#: The longest key; its length has two bytes.
+#: The longest key, whose length has two bytes.
 KEY_BYTES = 65_536
 
 _OBJECT_SMALL, _OBJECT_LARGE, _ARRAY_SMALL, _ARRAY_LARGE, _LITERAL = 0, 1, 2, 3, 4
@@ -45,7 +45,7 @@ def _wide(kind: Any) -> Any:
 
 @helper
 def _open(data: Any, kind: Any, start: Any, end: Any) -> Any:
-    """(start, end, elements) of the container of this kind; start -1 when it is damaged."""
+    """Return (start, end, elements) of the container of this kind. The start is -1 if it is damaged."""
     wide = _wide(kind)
     if start + 2 * wide > end:
         return np.int64(-1), start, np.int64(0)
@@ -66,7 +66,7 @@ def _in_entry(kind: Any, wide: Any) -> Any:
 
 @helper
 def _size(data: Any, kind: Any, at: Any, end: Any) -> Any:
-    """Bytes of the value of type `kind` at `at` (without its type); -1 when it is damaged."""
+    """Return the bytes of the value of type `kind` at `at` (without its type); -1 if it is damaged."""
     size = np.int64(8)
     if kind <= _ARRAY_LARGE:
         wide = _wide(kind)
@@ -100,7 +100,7 @@ def _size(data: Any, kind: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _key_at(data: Any, start: Any, kind: Any, element: Any) -> Any:
-    """(offset, length) of an object's key."""
+    """Return (offset, length) of an object's key."""
     wide = _wide(kind)
     entry = start + 2 * wide + element * (wide + 2)
     return start + little_endian(data, entry, wide), little_endian(data, entry + wide, 2)
@@ -108,7 +108,10 @@ def _key_at(data: Any, start: Any, kind: Any, element: Any) -> Any:
 
 @helper
 def _compare(data: Any, at: Any, length: Any, key: Any, key_length: Any) -> Any:
-    """Objects order their keys by length, then by bytes: negative, 0 or positive."""
+    """Compare two keys as objects order them: by length, then by bytes.
+
+    Return a negative number, 0 or a positive one.
+    """
     if length != key_length:
         return length - key_length
     for i in range(length):
@@ -119,7 +122,10 @@ def _compare(data: Any, at: Any, length: Any, key: Any, key_length: Any) -> Any:
 
 @helper
 def _find(data: Any, start: Any, stop: Any, kind: Any, count: Any, key: Any, key_length: Any) -> Any:
-    """(number of the element with this key or of the first greater one, whether it is equal); -1 when damaged."""
+    """Return the number of the element with this key or of the first greater one, and a flag if it is equal.
+
+    The number is -1 if the object is damaged.
+    """
     for element in range(count):
         at, length = _key_at(data, start, kind, element)
         if at + length > stop:
@@ -134,7 +140,7 @@ def _find(data: Any, start: Any, stop: Any, kind: Any, count: Any, key: Any, key
 
 @helper
 def _element(data: Any, start: Any, stop: Any, kind: Any, count: Any, element: Any) -> Any:
-    """(type, offset, size) of an element's value; size -1 when it is damaged."""
+    """Return (type, offset, size) of an element's value. The size is -1 if it is damaged."""
     wide = _wide(kind)
     values = start + 2 * wide + (count * (wide + 2) if kind <= _OBJECT_LARGE else 0)
     entry = values + element * (1 + wide)
@@ -251,13 +257,13 @@ def _cell(path: Any, at: Any, end: Any, count: Any) -> Any:
     return at + 1, count - 1 - index if from_last else index
 
 
-# long: the entries of keys and values are written side by side
+# long: the entries of keys and values are written together
 @helper
 def _rebuild(
     data: Any, levels: Any, level: Any, operation: Any, key: Any, key_length: Any,
     value: Any, value_at: Any, value_end: Any, out: Any, to: Any,
 ) -> Any:  # fmt: skip
-    """Write the container of `level` with its element replaced, inserted or removed; returns the end or DIFF_…."""
+    """Write the container of `level` with its element replaced, inserted or removed. Returns the end or DIFF_…."""
     start = levels[level, 0]
     stop = levels[level, 1]
     count = levels[level, 2]
@@ -265,7 +271,7 @@ def _rebuild(
     kind = levels[level, 4]
     is_object = kind <= _OBJECT_LARGE
     after = count + 1 if operation == INSERT else (count - 1 if operation == REMOVE else count)
-    # A value grows by 3 bytes at most where its entry does; keys only move.
+    # If the element's entry grows, its value grows by 3 bytes at most. Keys only move.
     need = 2 * (stop - start) + after * 16 + key_length + (value_end - value_at) + 32
     if to + need > len(out):
         return np.int64(DIFF_NO_ROOM)
@@ -341,7 +347,7 @@ def _back(
     data: Any, levels: Any, depth: Any, act: Any, key: Any, key_length: Any,
     value: Any, value_at: Any, value_end: Any, one: Any, other: Any,
 ) -> Any:  # fmt: skip
-    """Rebuild the containers from the innermost out; each is the new value of the one around it."""
+    """Rebuild the containers from the innermost to the outermost. Each is the new value in the next one."""
     end = _rebuild(data, levels, depth - 1, act, key, key_length, value, value_at, value_end, one, np.int64(0))
     level = depth - 2
     in_one = True
@@ -359,15 +365,15 @@ def _back(
     return np.int64(end)
 
 
-# long: the walk down the path and the way back are one
+# long: the walk along the path and back
 @helper
 def apply_diff(
     data: Any, at: Any, end: Any, operation: Any, path: Any, path_at: Any, path_end: Any,
     value: Any, value_at: Any, value_end: Any, levels: Any, key: Any, one: Any, other: Any,
 ) -> Any:  # fmt: skip
-    """Apply a diff to the value in ``data[at:end]`` (type byte first).
+    """Apply a diff to the value in ``data[at:end]`` (type byte first). Returns the end of the result, or DIFF_….
 
-    The result begins `one`; returns its end, or DIFF_…. `data` may be neither buffer; `path` and `value` neither.
+    The result begins `one`. `data` may be neither buffer; `path` and `value` neither.
     """
     if at >= end or path_at >= path_end or path[path_at] != 36:
         return np.int64(DIFF_CORRUPT)
@@ -379,7 +385,7 @@ def apply_diff(
         kind = np.int64(data[at]) if depth == 0 else levels[depth, 4]
         last_leg = False
         if kind > _ARRAY_LARGE:
-            # A scalar is an array of one cell where a path asks for one.
+            # A path treats a scalar as an array of one element.
             if path[p] != 91:
                 return np.int64(DIFF_CORRUPT)
             p, cell = _cell(path, p + 1, path_end, np.int64(1))

@@ -1,7 +1,7 @@
-"""PARTIAL_UPDATE_ROWS events made whole, compiled: the update as it would be without ``binlog_row_value_options``.
+"""Completes PARTIAL_UPDATE_ROWS events, compiled: the updates as logged without ``binlog_row_value_options``.
 
-Called by `partial_updates` per event, so that the row loop knows only whole images. In such an event each row's after
-image may give JSON columns as differences to the before image (sql/log_event.cc, ``Rows_log_event::unpack_row``):
+Called by `partial_updates` per event, so that the row loop handles only complete images. In such an event each row's
+after image may give JSON columns as differences to the before image (sql/log_event.cc, ``Rows_log_event::unpack_row``):
 before: null bits, values; after: options (packed), with option 1 a bit per JSON column, null bits, values. A column
 whose bit is set has length (4) and diffs: operation (1), path (packed length), unless it removes value (packed length).
 """
@@ -25,7 +25,7 @@ _HEADER = 19
 
 @helper
 def _packed(data: Any, at: Any, end: Any) -> Any:
-    """(length-encoded integer, offset after it or -1)."""
+    """Return (length-encoded integer, offset after it or -1)."""
     if at >= end:
         return np.int64(0), np.int64(-1)
     first = np.int64(data[at])
@@ -52,7 +52,10 @@ def _value_bytes(data: Any, at: Any, end: Any, step: Any) -> Any:
 def _with_diffs(
     data: Any, at: Any, end: Any, old: Any, old_end: Any, levels: Any, key: Any, one: Any, other: Any, third: Any
 ) -> Any:
-    """The value in ``data[old:old_end]`` after the diffs in ``data[at:end]``, in `third`; its end or WHOLE_…."""
+    """Apply the diffs in ``data[at:end]`` to the value in ``data[old:old_end]``.
+
+    The result is in `third`. Returns its end, or WHOLE_….
+    """
     size = old_end - old
     if size > len(third):
         return np.int64(WHOLE_NO_ROOM)
@@ -81,16 +84,16 @@ def _with_diffs(
     return np.int64(size)
 
 
-# long: the images of a row are walked side by side
+# long: the images of a row are walked together
 @njit
 def whole_update(
     data: Any, at: Any, end: Any, steps: Any, json: Any, out: Any, used: Any,
     before: Any, levels: Any, key: Any, one: Any, other: Any, third: Any,
 ) -> Any:  # fmt: skip
-    """Append the event in ``data[at:end]`` (no checksum) to `out` as UPDATE_ROWS; the new `used`, or WHOLE_….
+    """Append the event in ``data[at:end]`` (no checksum) to `out` as UPDATE_ROWS. Returns the new `used`, or WHOLE_….
 
-    `steps` and `json` are of `binlog_plan.WirePlan`; `before` has a line (start, end) per column for where the before
-    image's value is. An event whose images lack columns is written without rows: the row loop refuses it.
+    `steps` and `json` are of `plan.WirePlan`. `before` has a line (start, end) per column with the position of the
+    value in the before-image. An event whose images lack columns is written without rows, and the row loop refuses it.
     """
     start = used
     columns = len(steps)

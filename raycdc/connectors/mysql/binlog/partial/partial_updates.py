@@ -20,15 +20,18 @@ from raycdc.connectors.mysql.binlog.tables.map_plans import MapPlans
 from raycdc.connectors.mysql.binlog.tables.plan import WirePlan
 from raycdc.errors import CorruptLogError, SchemaMismatchError
 
-#: The copy is handed over when it has this size.
+#: The size at which the copy is returned.
 _PIECE_BYTES = 4 << 20
 _SCRATCH_FIRST = 1 << 16
-#: The result of diffs consists of data in the event, and grows by less than this factor when containers are rewritten.
+#: The result of diffs is made of the event's data. Rewritten containers grow by less than this factor.
 _GROWTH_MAX = 16
 
 
 class PartialUpdates:
-    """Scratch space for one decoder, whose table maps are `maps`; `at` says how far the last `piece` came."""
+    """The copies of one decoder's partial updates, and their scratch memory. `maps` are its table maps.
+
+    `at` is the offset after the last `piece`.
+    """
 
     def __init__(self, maps: MapPlans) -> None:
         self._maps = maps
@@ -44,8 +47,8 @@ class PartialUpdates:
 
         At least the first one is copied. Recorded end positions are checked here, because the copies have other
         lengths. Valid until the next call. Raises `CorruptLogError` without a position if the first event is damaged,
-        and `SchemaMismatchError` if its update cannot be decoded: if the event is `proven`, bytes that do not fit are
-        no damage. Later such events end the copy before them.
+        and `SchemaMismatchError` if its update cannot be decoded: if the event is `proven`, an update that does not fit
+        its table is no damage. A later event with such an error ends the copy before it.
         """
         used, position = 0, ends.position
         numbers: dict[int, int] = {}
@@ -65,11 +68,11 @@ class PartialUpdates:
             if start > at and (kind not in _COPIED or used >= _PIECE_BYTES):
                 break
             if start > at and ends.verify and ends.checksum_bytes and not _intact(data, start, end):
-                break  # The compiled pass will name it.
+                break  # The compiled pass will report the checksum.
             if position >= 0:
                 position = (position + end - start) & 0xFFFFFFFF
                 if start > at and int.from_bytes(data[start + 13 : start + 17].tobytes(), "little") != position:
-                    break  # The same.
+                    break  # The compiled pass will report the position.
             before = used
             try:
                 used = (
@@ -129,12 +132,13 @@ class PartialUpdates:
             self._out = bigger
 
 
-#: Events that may be copied after the first: GTID, statements, row events and similar ones; no new file or format.
+#: The types of events that may be copied after the first: GTID, statements, row events and similar ones. A new file or
+#: format ends the copy.
 _COPIED = frozenset({2, 16, 19, 23, 24, 25, 27, 28, 29, 30, 31, 32, 33, 34, 36, 37, 38, 39, 41, 42})
 
 
 def _events(data: npt.NDArray[np.uint8], at: int) -> Iterator[tuple[int, int, int]]:
-    """(start, end, type) of the complete events from `at` on."""
+    """Yield (start, end, type) of the complete events from `at` on."""
     while at + HEADER_BYTES <= len(data):
         head = data[at : at + HEADER_BYTES].tobytes()
         length = int.from_bytes(head[9:13], "little")

@@ -1,1 +1,1 @@
-"""Positions in the log: files and offsets, GTID sets, marks by which a log is known again."""
+"""Positions in the log: files and offsets, GTID sets, and marks that identify a log."""

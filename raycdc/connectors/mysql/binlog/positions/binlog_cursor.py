@@ -1,8 +1,8 @@
 """The decoder's position in the log, and the number of rows that it has emitted.
 
 `BinlogCursor` owns the state vector that the compiled pass advances (`index_loops`), the name of the file, and the
-numbers of rows. Every decoding part gets its position here. Only this class makes a position for a restart, which is
-always the end of a transaction.
+numbers of rows. Every part of the decoder gets its position here. Only this class makes positions for a restart, which
+are always the end of a transaction.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from raycdc.errors import CorruptLogError, DataError, SchemaError
 
 
 class BinlogCursor:
-    """The cursor of one log; see the module's docstring.
+    """The position in one log; see the module's docstring.
 
-    It begins at `start`; `transactions` are those prepared there.
+    It begins at `start`. `transactions` are the XA transactions that are prepared there.
     """
 
     def __init__(self, start: BinlogOffset, log: LogKind, transactions: XaTransactions) -> None:
@@ -36,15 +36,15 @@ class BinlogCursor:
         self.state[index.S_SKIP] = start.skip_events
         self.state[index.S_EXACT] = int(log.whole_file)
         self.state[index.S_MEANING] = -1
-        # A file is shown unfiltered, including rolled-back rows.
+        # A file on disk is decoded without looking ahead, including rolled-back rows.
         self.state[index.S_FORESEEN] = int(log.whole_file)
         self.gtids = ExecutedGtids(start.gtid_set, mariadb=log.mariadb)
         self.file = start.file
-        #: The `_seq` the next row will get.
+        #: The `_seq` of the next row.
         self.next_seq = 0
-        #: Inside `without_checksums`: whether a checksum proved the events before they lost it.
+        #: Inside `without_checksums`: True if a checksum proved the events before it was removed.
         self._were_proven = False
-        #: Rows of the next event that are left out.
+        #: The number of rows to leave out of the next event.
         self.skip_rows = start.skip_rows
         self._start = start
         self.marks = Marks((start.file, start.pos), start.mark)
@@ -53,17 +53,17 @@ class BinlogCursor:
 
     @property
     def position(self) -> BinlogOffset:
-        """End of the last complete transaction, with the GTID set up to it."""
+        """Return the end of the last complete transaction, with the GTID set up to it."""
         return self._offset(self._boundary_file, int(self.state[index.S_TX_POS]))
 
     @property
     def statement_position(self) -> BinlogOffset:
-        """End of the last event, which is a statement: a place to restart from, unless a transaction is open."""
+        """Return the end of the last event, a statement. A restart is possible there unless a transaction is open."""
         return self._offset(self.file, int(self.state[index.S_POS]))
 
     @property
     def event_position(self) -> BinlogOffset:
-        """End of the last event; inside a transaction no place to restart from."""
+        """Return the end of the last event. Inside a transaction, a restart is not possible there."""
         return BinlogOffset(self.file, int(self.state[index.S_POS]))
 
     @property
@@ -72,7 +72,7 @@ class BinlogCursor:
 
     @property
     def last_ts_ms(self) -> int:
-        """Commit time of the last event that has one, 0 before the first."""
+        """Return the commit time of the last event that has one, 0 before the first."""
         return int(self.state[index.S_LAST_MS])
 
     @property
@@ -96,7 +96,7 @@ class BinlogCursor:
     # -- moving -------------------------------------------------------------------------------------------------------
 
     def note_boundary(self) -> None:
-        """The compiled pass has moved: between transactions, its place is in this file."""
+        """Note that the compiled pass has moved: if it is between transactions, this is in the present file."""
         if int(self.state[index.S_TX]) == index.TX_NONE:
             self._boundary_file = self.file
 
@@ -107,7 +107,7 @@ class BinlogCursor:
         self.file = file
 
     def move_to(self, pos: int) -> None:
-        """The last event ends there; between transactions, so does the last transaction."""
+        """Set the end of the last event; between transactions, also that of the last transaction."""
         self.state[index.S_POS] = pos
         if not self.in_transaction:
             if pos != self.state[index.S_TX_POS]:
@@ -116,7 +116,10 @@ class BinlogCursor:
             self._boundary_file = self.file
 
     def forget_transaction(self) -> None:
-        """The server died while it wrote the open transaction, and has rolled it back. None of its rows is given."""
+        """Forget the open transaction: the server died while it wrote it, and has rolled it back.
+
+        Raises `CorruptLogError` if rows of it were emitted.
+        """
         state = self.state
         if int(state[index.S_TX_ROWS]) > 0:
             state[index.S_ERROR] = index.ERROR_TAKEN_BACK
@@ -135,7 +138,7 @@ class BinlogCursor:
 
     @contextmanager
     def without_checksums(self) -> Iterator[None]:
-        """The events that are walked inside have lost their checksums, and several may end at one place."""
+        """Within the block, walk events that have no checksums any more. Several may end at one position."""
         state = self.state
         before, were_proven = (int(state[index.S_CHECKSUM]), int(state[index.S_STRIPPED])), self._were_proven
         self._were_proven = self.proven
@@ -146,7 +149,7 @@ class BinlogCursor:
 
     @contextmanager
     def foreseen(self, *, taken_back: bool) -> Iterator[None]:
-        """Within the block, the caller knows whether the rows of transactions are rolled back."""
+        """Within the block, the caller knows if the rows of transactions are rolled back."""
         state = self.state
         before = int(state[index.S_FORESEEN])
         state[index.S_FORESEEN], state[index.S_TAKEN_BACK] = 1, int(taken_back)
@@ -175,7 +178,7 @@ class BinlogCursor:
             raise type(cause)(f"{self.event_position}: {cause}") from cause
 
     def damage(self) -> CorruptLogError:
-        """The error that the compiled pass stopped at."""
+        """Return the error at which the compiled pass stopped."""
         return CorruptLogError(f"{self.event_position}: {log_damage(int(self.state[index.S_ERROR]))}")
 
     def _offset(self, file: str, pos: int) -> BinlogOffset:

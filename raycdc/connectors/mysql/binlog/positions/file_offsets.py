@@ -2,7 +2,8 @@
 
 An event's header has only the lower 32 bits of its end. The upper bits are known while events follow each other. A dump
 by GTID skips the transactions we have, and in a file larger than 4 GiB (one huge transaction is enough) the next event
-may then end at one of several positions 4 GiB apart. A wrong one would be compared with the ends of chunks.
+may then end at one of several positions 4 GiB apart. A wrong position would be compared with the high watermarks of
+chunks.
 
 The file's size limits the candidates. If several are left, the server is queried for the event at each of them; it
 verifies the checksum there, so bytes in the middle of an event are not mistaken for one. If the position is not found
@@ -40,7 +41,7 @@ WRAP = 1 << 32
 class Jump:
     """An event that does not follow the previous one, which ended at `before`; `end` is the nearest possible end.
 
-    `length` is 0 for a virtual event (`index_loops.has_position`). `gtid` is the event's own.
+    `length` is 0 for a virtual event (`index_loops.has_position`). `gtid` is the GTID in the event, if it has one.
     """
 
     file: str
@@ -62,7 +63,7 @@ class Jump:
 
 
 def jump_of(event: bytes, file: str, before: int, *, checksum_bytes: int) -> Jump:
-    """The place that the event has in its header."""
+    """Return the jump to an event, according to the event's header."""
     kind, header = event[4], event[:HEADER_BYTES]
     has_it = bool(has_position(kind, event[17]))
     length = 0 if has_it else len(event)
@@ -78,7 +79,7 @@ def jump_of(event: bytes, file: str, before: int, *, checksum_bytes: int) -> Jum
 def nearest_position(jump: Jump) -> int:
     """Return the nearest end, which is right in files up to 4 GiB.
 
-    A virtual event with an earlier position proves nothing.
+    For a virtual event with an earlier position, return the present position.
     """
     if not jump.is_in_file and jump.end - jump.before >= WRAP // 2:
         return jump.before
@@ -86,14 +87,17 @@ def nearest_position(jump: Jump) -> int:
 
 
 class PositionFinder:
-    """`FileEvents.find_position` for a server. Keeps the sizes of files that are complete; asks for the others."""
+    """The search for positions after a jump (`FileEvents.find_position`), with the help of a server.
+
+    It remembers the sizes of complete files, and queries those of others.
+    """
 
     def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
         self._connect = connect
         self._sizes: dict[str, int] = {}
 
     def __call__(self, jump: Jump) -> int:
-        """Return where the event ends; the present position for an ambiguous virtual event."""
+        """Return where the event ends; for an ambiguous virtual event, the present position."""
         size = self._sizes.get(jump.file)
         if size is not None and size <= WRAP:
             return self._only(jump, size)
@@ -110,7 +114,7 @@ class PositionFinder:
             if len(ends) < 2 or not jump.is_in_file:
                 return self._only(jump, size)
             if jump.kind in (ROTATE, STOP) and ends[-1] == size:
-                return size  # The last event of its file.
+                return size  # It is the last event of its file.
             proven = [end for end in ends if jump.checksum and _is_at(connection, jump, end)]
             if len(proven) == 1:
                 return proven[0]
@@ -135,7 +139,7 @@ class PositionFinder:
 
 
 def _is_at(connection: Connection[Any], jump: Jump, end: int) -> bool:
-    """Return True if the server finds the event there. It verifies the checksum of the first event from a position."""
+    """Return True if the server finds the event at that position. It verifies the checksum of the first event there."""
     try:
         rows = query(connection, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (jump.file, end - jump.length))
     except SourceUnavailableError:
@@ -145,7 +149,7 @@ def _is_at(connection: Connection[Any], jump: Jump, end: int) -> bool:
     if not rows:
         return False
     _, start, _, server_id, its_end, text = rows[0][:6]
-    # Tagged GTIDs end in their number; MariaDB's come after BEGIN or alone.
+    # A tagged GTID ends in its number. MariaDB prints the GTID after BEGIN or alone.
     same = jump.gtid is None or jump.gtid in str(text).replace("'", " ").split()
     return (
         int(start) == end - jump.length

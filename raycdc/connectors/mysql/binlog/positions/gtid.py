@@ -1,6 +1,5 @@
-"""GTID sets as text, and in the form that the decoder updates.
-
-MySQL's intervals per server, MariaDB's last per domain.
+"""GTID sets as text, and in the form that the decoder updates: MySQL's intervals per server, and MariaDB's last
+transactions per domain.
 """
 
 from __future__ import annotations
@@ -22,13 +21,16 @@ _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 
 @dataclass(slots=True)
 class MySqlGtidSet:
-    """Intervals (first, last), both inclusive, sorted and apart, per server UUID, or UUID and tag (``uuid:tag``)."""
+    """Intervals (first, last) per server UUID, or per UUID and tag (``uuid:tag``).
+
+    Both ends are inclusive; the intervals are sorted and do not touch.
+    """
 
     intervals: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> MySqlGtidSet:
-        """``uuid:1-5:7:tag:1-3,uuid:1``; raises `DataError` for anything else."""
+        """Parse a set like ``uuid:1-5:7:tag:1-3,uuid:1``. Raises `DataError` for an invalid text."""
         gtids = cls()
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             server, *ranges = (word.strip() for word in part.split(":"))
@@ -45,7 +47,7 @@ class MySqlGtidSet:
         return gtids
 
     def add(self, server: str, first: int, last: int) -> None:
-        """Add an interval, joining those it touches."""
+        """Add an interval, and join it with those it touches."""
         have = self.intervals.setdefault(server, [])
         if have and first == have[-1][1] + 1:
             have[-1] = (have[-1][0], last)
@@ -75,7 +77,7 @@ class MySqlGtidSet:
         )
 
     def without(self, other: MySqlGtidSet) -> MySqlGtidSet:
-        """The transactions of this set that are not in `other`."""
+        """Return the transactions of this set that are not in `other`."""
         rest = MySqlGtidSet()
         for server, ranges in self.intervals.items():
             for first, last in ranges:
@@ -92,7 +94,7 @@ class MySqlGtidSet:
 
     @classmethod
     def decode(cls, data: bytes) -> MySqlGtidSet:
-        """The set in a text by `encode`, or in the body of a PREVIOUS_GTIDS event. Raises `DataError`."""
+        """Return the set in the result of `encode`, or in the body of a PREVIOUS_GTIDS event. Raises `DataError`."""
         gtids = cls()
         try:
             (head,) = struct.unpack_from("<Q", data)
@@ -137,13 +139,13 @@ class MySqlGtidSet:
 
 @dataclass(slots=True)
 class MariaDbGtidSet:
-    """(server id, sequence number) of the last transaction of each domain."""
+    """The last transaction of each domain, as (server id, sequence number)."""
 
     last: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> MariaDbGtidSet:
-        """``0-1-270,1-2-8``; raises `DataError` for anything else."""
+        """Parse a set like ``0-1-270,1-2-8``. Raises `DataError` for an invalid text."""
         gtids = cls()
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             try:
@@ -155,9 +157,9 @@ class MariaDbGtidSet:
 
     @classmethod
     def decode(cls, data: bytes) -> MariaDbGtidSet:
-        """The body of a GTID_LIST event: count (28 bits), then domain(4) server(4) sequence(8) each; the last counts.
+        """Parse the body of a GTID_LIST event. Raises `DataError`.
 
-        Raises `DataError`.
+        It has a count (28 bits), then domain(4) server(4) sequence(8) of each; the last entry of a domain counts.
         """
         gtids = cls()
         try:
@@ -173,10 +175,10 @@ class MariaDbGtidSet:
 
 
 class ExecutedGtids:
-    """The set of transactions seen, split into arrays that the compiled pass updates and a set they merge into.
+    """The set of transactions seen: arrays that the compiled pass updates, and a set into which they are merged.
 
-    `keys` names each slot (MySQL: the UUID's halves, then the tag; MariaDB: the domain), `first` and `last`
-    hold the slot's current run (MariaDB: server id and sequence number), `runs` the runs that ended.
+    `keys` names each slot (MySQL: the UUID's halves, then the tag; MariaDB: the domain). `first` and `last` hold the
+    slot's current run (MariaDB: server id and sequence number), `runs` the runs that ended.
     """
 
     def __init__(self, text: str, *, mariadb: bool) -> None:
@@ -198,7 +200,7 @@ class ExecutedGtids:
                     self.first[slot] = self.last[slot]
 
     def make_room(self, state: npt.NDArray[np.int64]) -> None:
-        """Called when runs or slots are full."""
+        """Merge the arrays into the set because runs or slots are full, and enlarge the slots."""
         self.merge(state)
         if int(state[S_GTIDS]) == len(self.keys):
             self.keys = np.concatenate([self.keys, np.zeros_like(self.keys)])
@@ -217,14 +219,14 @@ class ExecutedGtids:
 
 
 def _source_name(key: bytes) -> str:
-    """``uuid`` or ``uuid:tag`` of a slot's key."""
+    """Return ``uuid`` or ``uuid:tag`` of a slot's key."""
     tag = key[16:].rstrip(b"\0").decode("ascii", "replace")
     source = str(uuid.UUID(bytes=key[:16]))
     return f"{source}:{tag}" if tag else source
 
 
 def gtid_text(header: bytes, body: bytes, *, mariadb: bool) -> tuple[str | None, int]:
-    """(GTID, commit time in ms or 0) of a GTID event; the GTID is None for an anonymous transaction."""
+    """Return (GTID, commit time in ms or 0) of a GTID event. The GTID is None for an anonymous transaction."""
     if mariadb:
         sequence, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
         return f"{domain}-{int.from_bytes(header[5:9], 'little')}-{sequence}", 0

@@ -2,8 +2,8 @@
 
 Their body is a message of MySQL's serialization library (libs/mysql/serialization, readme.md): numbers of variable
 length, each field preceded by its id. A number of n + 1 bytes begins with n one-bits (low bits first), then a zero; the
-value is above them. Signed ones have their sign in the lowest bit. Fields here: 0 flags, 1 uuid (16 numbers),
-2 transaction number, 3 tag, 4 last_committed, 5 sequence_number, 6 immediate_commit_timestamp, …
+value is above them. Signed numbers have their sign in the lowest bit. The fields of the event: 0 flags, 1 uuid (16
+numbers), 2 transaction number, 3 tag, 4 last_committed, 5 sequence_number, 6 immediate_commit_timestamp, …
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAG_MAX = 32
 
 @helper
 def varying(data: Any, at: Any, end: Any) -> Any:
-    """(unsigned value, offset after it); the offset is -1 when the number does not end before `end`."""
+    """Return (unsigned value, offset after it). The offset is -1 if the number does not end before `end`."""
     if at < 0 or at >= end:
         return np.int64(0), np.int64(-1)
     first = np.int64(data[at])
@@ -39,7 +39,10 @@ def varying(data: Any, at: Any, end: Any) -> Any:
 # long: one field after the other
 @helper
 def tagged_gtid(data: Any, at: Any, end: Any, keys: Any, slot: Any) -> Any:
-    """(transaction number or -1, commit time in µs or 0); puts UUID and tag into the six words of ``keys[slot]``."""
+    """Return (transaction number or -1, commit time in µs or 0).
+
+    Writes UUID and tag into the six words of ``keys[slot]``.
+    """
     _, at = varying(data, at, end)  # version
     _, at = varying(data, at, end)  # size
     _, at = varying(data, at, end)  # last field that may not be ignored
@@ -81,5 +84,5 @@ def tagged_gtid(data: Any, at: Any, end: Any, keys: Any, slot: Any) -> Any:
 
 @njit
 def read_tagged_gtid(data: Any, at: Any, end: Any, keys: Any) -> Any:
-    """`tagged_gtid` for Python, into the first line of `keys`."""
+    """Call `tagged_gtid` for Python, with the first line of `keys`."""
     return tagged_gtid(data, at, end, keys, 0)

@@ -21,7 +21,8 @@ from functools import total_ordering
 from raycdc.core.typed_codec import LEFT_OUT, JsonObject
 from raycdc.state.opaque import Position
 
-#: A larger event would be sent once more at each start, only to be compared; the file is then known by its beginning.
+#: The largest event in a mark, because it is sent again at each start for a comparison. After a larger event, the mark
+#: has only the file's beginning.
 EVENT_BYTES_MAX = 1 << 20
 
 
@@ -53,7 +54,7 @@ class LogMark(JsonObject):
 
 
 class Marks:
-    """The marks of positions during reading.
+    """The mark for each position during reading.
 
     `start` is the (file, byte) where reading begins, and `mark` its known mark.
     """
@@ -61,16 +62,16 @@ class Marks:
     def __init__(self, start: tuple[str, int], mark: LogMark | None) -> None:
         self._start = start
         self._of_start = mark
-        #: The mark of an earlier file; and of the present one, once its format event has come.
+        #: The mark of an earlier file, and that of the present file, which is known after its format event.
         self._before = mark
         self._begun: LogMark | None = None
 
     def begin_file(self, last: LogMark | None) -> None:
-        """Continue in another file, of which nothing is known before its format event; `last` is the mark so far."""
+        """Continue in another file, whose mark is unknown until its format event. `last` is the mark so far."""
         self._before, self._begun = last, None
 
     def formatted(self, file: str, event: bytes) -> None:
-        """The FORMAT_DESCRIPTION of the file came."""
+        """Take the mark of the present file from its FORMAT_DESCRIPTION event."""
         self._begun = LogMark.of_format(file, event)
 
     def at(self, position: tuple[str, int], length: int, crc: int) -> LogMark | None:
@@ -85,7 +86,7 @@ class Marks:
         return replace(self._begun, at=pos - length, crc=crc)
 
 
-#: The advice about a lost place, within the messages that say why it is lost.
+#: The advice in messages about a position that the server does not have any more.
 RESNAPSHOT_HINT = (
     'To read all tables anew set pipeline.on_log_lost = "resnapshot" and start again (at a first start: startup.mode = '
     '"initial")'
@@ -97,10 +98,10 @@ RESNAPSHOT_HINT = (
 class BinlogOffset(JsonObject):
     """The byte after an event: everything before it has been seen. Equality and order use only file and byte.
 
-    `server` names the server of the file (empty: not known). `by_gtid`: later transactions in the GTID set have been
-    seen too, so that a further dump must request only those that it lacks. `prepared` holds the rows of prepared XA
-    transactions (`xa_transactions`). The next `skip_events` events and `skip_rows` rows are left out. `mark` identifies
-    the log; a state that an earlier version wrote has none.
+    `server` names the server of the file (empty: not known). If `by_gtid` is set, later transactions of the GTID set
+    have been seen too, so that the next dump must request only the transactions that are not in the set. `prepared`
+    holds the rows of prepared XA transactions (`xa_transactions`). The next `skip_events` events and `skip_rows` rows
+    are left out. `mark` identifies the log; it is None in a state of an earlier version.
     """
 
     file: str
@@ -115,7 +116,7 @@ class BinlogOffset(JsonObject):
 
     @property
     def file_number(self) -> int:
-        """The number a binlog file ends in; files of one server are ordered by it."""
+        """Return the number at the end of the file's name, by which files of one server are ordered."""
         return int(self.file.rpartition(".")[2])
 
     def _key(self) -> tuple[int, int]:
@@ -143,10 +144,10 @@ class BinlogOffset(JsonObject):
         return Position.from_json(self.to_json())
 
 
-#: Room for positions within one file; the file's number is above it.
+#: The bits of an ordinal for the position within one file; the file's number is above them.
 _POSITION_BITS = 40
 
 
 def ordinal_of(offset: BinlogOffset) -> int:
-    """Positions of one server's log as ascending integers."""
+    """Return a position of one server's log as an ordinal. Later positions have greater ordinals."""
     return (offset.file_number << _POSITION_BITS) | offset.pos

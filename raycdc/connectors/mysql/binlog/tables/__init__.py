@@ -1,1 +1,1 @@
-"""Table maps: their columns, and the plans by which rows are decoded."""
+"""Table maps of the log: their columns, and the plans for decoding rows."""

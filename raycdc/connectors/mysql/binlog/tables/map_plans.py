@@ -1,23 +1,22 @@
 """Decides how a table map's rows are treated: decoded by a plan, skipped, or reported as a schema mismatch.
 
-`MapPlans` is called for each new TABLE_MAP. It first checks if the table's rows are wanted: of other tables only the
-name is read, so that they cannot end a run. `SchemaMismatchReports` reports tables whose rows the log does not have, or
-not according to their schema.
+`MapPlans` is called for each new TABLE_MAP. It first checks if the table's rows are wanted. Of unwanted tables only the
+name is read, so that their maps cannot end a run. `SchemaMismatchReports` reports tables whose rows are not in the log,
+or do not match their schema.
 
 `contradiction` compares a table map with the schema that we know, to detect a misread or missed schema change. It is
-called once for each new map, after `plan` has found that its bytes can be decoded: a decoded value may still be another
-text, label or key than the server's. The content of a map depends on the server: nullability is always there, signs and
-character sets with ``binlog_row_metadata = MINIMAL`` of MySQL and MariaDB, names, labels and the primary key with
-``FULL``.
+called once for each new map, after `plan` has found that its bytes can be decoded, because a decoded value may still
+differ from the server's in its text, label or key. The content of a map depends on the server: nullability is always
+present, signs and character sets with ``binlog_row_metadata = MINIMAL`` of MySQL and MariaDB, names, labels and the
+primary key with ``FULL``.
 
 | part of a map | compared |
 |---|---|
 | number of columns, types, lengths, digits, signs, names | by `plan.wire_plan` |
-| NULL allowed in all columns | not: the statement may have had the table in an outer join, for which all servers but \
-the newest write that |
+| NULL allowed in all columns | not: most servers write that if the statement had the table in an outer join |
 | NULL allowed, character sets, labels, kinds of geometries, primary key | here |
 | visibility of columns | not: rows and our SELECTs have invisible columns, too |
-| default values, collations of one set | not in it, or of no effect on values |
+| default values, collations of one set | not: they are missing, or have no effect on values |
 
 `MapSchemas` finds the schema of the rows after a TABLE_MAP: the followed one, a given one, or one inferred from the
 map. `TableMapRegistry` has the table maps seen so far in arrays that the compiled pass searches, by table id and by
@@ -61,12 +60,16 @@ from raycdc.connectors.mysql.values.types import (
 from raycdc.errors import CorruptLogError, DataError, SchemaError, SchemaMismatchError
 from raycdc.model import TableId
 
-#: Called with a table, the reason why its rows cannot be decoded, and the end of the previous transaction.
+#: A function that is called with a table, the reason why its rows cannot be decoded, and the end of the previous
+#: transaction.
 SchemaMismatchListener = Callable[[TableId, DataError, BinlogOffset], None]
 
 
 class SchemaMismatchReports:
-    """See the module's docstring. Without a listener, a table that does not fit is an error that ends the run."""
+    """The reports of schema mismatches; see the module's docstring.
+
+    Without a listener, a mismatch is an error that ends the run.
+    """
 
     def __init__(self, cursor: BinlogCursor) -> None:
         self._cursor = cursor
@@ -75,7 +78,7 @@ class SchemaMismatchReports:
 
     @property
     def heard(self) -> bool:
-        """Return True if a table that does not fit is passed over; else that is an error."""
+        """Return True if a mismatch is reported to a listener; otherwise it is an error."""
         return self.listener is not None
 
     def report(self, table: TableId, error: DataError, before: BinlogOffset | None = None) -> None:
@@ -93,10 +96,11 @@ _LABELLED = frozenset({"enum", "set"})
 
 
 def contradiction(table_map: TableMap, table: MySqlTable) -> str | None:
-    """The first thing that the map says otherwise, as the log has it; None if the two agree."""
-    # MariaDB lists no character set for address types, which look like text in a map: the sets cannot be assigned then.
+    """Return the first contradiction of the map, as the log describes it; None if map and table agree."""
+    # MariaDB lists no character set for address types, which look like text in a map. If there are any, the sets cannot
+    # be assigned to columns.
     sets_are_clear = not any(column.shape.base in ADDRESS_TYPES for column in table.columns)
-    # The server writes NULL as allowed in each column of the inner table of an outer join (``Field::maybe_null``).
+    # The server reports NULL as allowed in each column of the inner table of an outer join (``Field::maybe_null``).
     nulls_are_clear = not all(column.nullable for column in table_map.columns)
     for seen, known in zip(table_map.columns, table.columns, strict=False):
         if seen.nullable and not (nulls_are_clear or known.nullable):
@@ -105,7 +109,7 @@ def contradiction(table_map: TableMap, table: MySqlTable) -> str | None:
             return f"column {known.name!r} {other} there"
     named = any(column.name for column in table_map.columns)
     if named and table.primary_key:
-        # Without a primary key, the server may log another unique one. The end of a period is in every key.
+        # Without a primary key, the server may log another unique key. The end column of a period is in every key.
         keys = [table_map.columns[index].name.casefold() for index in table_map.primary_key]
         logged = [key for key in keys if key != table.row_end.casefold()]
         if logged != [key.casefold() for key in table.primary_key]:
@@ -146,19 +150,25 @@ def _differ(logged: tuple[str, ...], known: tuple[str, ...], charset: str) -> bo
 
 
 class MapSchemas:
-    """`tables` are those followed, each with the schema in force where the log begins to be read."""
+    """The schemas for table maps.
+
+    `tables` are the followed tables, each with the schema in force where reading of the log begins.
+    """
 
     def __init__(self, tables: Mapping[TableId, MySqlTable]) -> None:
         self._tables = {name: table.as_logged() for name, table in tables.items()}
         self._given: Mapping[TableId, MySqlTable] = {}
-        #: Tables are made from their maps, so that no schema is known for sure.
+        #: True if tables are inferred from their maps, so that no schema is certain.
         self.inferred = False
-        #: Whose log it is.
+        #: The kind of log.
         self.log = LogKind()
 
     @classmethod
     def from_the_log(cls, given: Mapping[TableId, MySqlTable] | None = None) -> MapSchemas:
-        """Return schemas for a log without followed tables: each is made from its maps, unless one of `given` fits."""
+        """Return schemas for a log without followed tables.
+
+        Each is inferred from the table's maps, unless one of `given` fits.
+        """
         schemas = cls({})
         schemas._given = given or {}
         schemas.inferred = True
@@ -171,16 +181,16 @@ class MapSchemas:
         self._tables.pop(table, None)
 
     def known(self, table: TableId) -> MySqlTable | None:
-        """The schema of a table that is followed."""
+        """Return the schema of a table if it is followed."""
         return self._tables.get(table)
 
     @property
     def followed(self) -> tuple[TableId, ...]:
-        """The tables that have a schema here."""
+        """Return the followed tables, which have a schema here."""
         return tuple(self._tables)
 
     def of(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
-        """The table and how its rows lie in the log. Raises `SchemaError` where the two do not fit."""
+        """Return the table of a map, and the plan for its rows. Raises `SchemaError` if the two do not fit."""
         if self.inferred:
             return self._from_map(table_map)
         followed = self._tables.get(table_map.table)
@@ -196,7 +206,7 @@ class MapSchemas:
     def _from_map(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
         given = self._given.get(table_map.table)
         if given is not None:
-            with suppress(SchemaError):  # it was written for another version of the table
+            with suppress(SchemaError):  # the map is of another version of the table
                 return given, self._plan(table_map, given)
         table = infer_table(table_map)
         return table, self._plan(table_map, table)
@@ -205,12 +215,16 @@ class MapSchemas:
         return wire_plan(table_map, table, self.log)
 
 
-#: Table ids kept; a server gives a table a new id whenever it is reopened, so old ones are dropped between feeds.
+#: The most table ids that are kept. A server gives a table a new id whenever it is reopened, so old ids are dropped
+#: between feeds.
 _TABLE_IDS_MAX = 1 << 16
 
 
 class TableMapRegistry:
-    """`maps` holds (offset, length) of each map's bytes in `content`; a forgotten map has length -1."""
+    """The table maps seen so far. `maps` holds (offset, length) of each map's bytes in `content`.
+
+    A forgotten map has the length -1.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -224,7 +238,7 @@ class TableMapRegistry:
         self.id_values = np.zeros(1024, np.int64)
 
     def add(self, content: npt.NDArray[np.uint8], *, wanted: bool) -> int:
-        """Register a map's bytes and return its number."""
+        """Register a map's bytes, and return the map's number."""
         number = self.count
         size = len(content)
         if number == len(self.maps):
@@ -244,12 +258,12 @@ class TableMapRegistry:
         return number
 
     def number_of(self, content: npt.NDArray[np.uint8]) -> int:
-        """Number of the map with exactly these bytes, -1 if there is none."""
+        """Return the number of the map with exactly these bytes, -1 if there is none."""
         copied = np.ascontiguousarray(content)
         return int(find_map(copied, 0, len(copied), self.maps, self.content, self.map_keys, self.map_values))
 
     def number_of_id(self, table_id: int) -> int:
-        """Return the number of the map that a table id stands for now, -1 if it was not announced."""
+        """Return the number of the map that is valid for a table id now, -1 if the id was not announced."""
         mask = len(self.id_keys) - 1
         slot = (table_id * 0x9E3779B1) & mask
         while self.id_keys[slot] != -1:
@@ -259,7 +273,7 @@ class TableMapRegistry:
         return -1
 
     def forget(self, number: int) -> None:
-        """The next TABLE_MAP with these bytes is new again."""
+        """Forget a map, so that the next TABLE_MAP with these bytes is treated as new."""
         self.maps[number, 1] = -1
 
     def grow_ids(self, state: npt.NDArray[np.int64]) -> None:
@@ -267,7 +281,10 @@ class TableMapRegistry:
         self._reset_ids(len(self.id_keys) * 2, state)
 
     def trim_ids(self, state: npt.NDArray[np.int64]) -> None:
-        """Drop all ids when there are too many; only between transactions, where each table is announced again."""
+        """Drop all ids if there are too many.
+
+        Call it between transactions only, because each announces its tables again.
+        """
         if int(state[S_TABLE_IDS]) > _TABLE_IDS_MAX:
             self.id_keys[:] = -1
             state[S_TABLE_IDS] = 0
@@ -296,7 +313,7 @@ class TableMapRegistry:
 
 
 def _free_slot(keys: npt.NDArray[np.int64], key: int) -> int:
-    """First free slot for `key`, probing as `index_loops` does (int64 product, wrapped)."""
+    """Return the first free slot for `key`, probing like `index_loops` (int64 product, wrapped)."""
     mask = len(keys) - 1
     slot = (key * 0x9E3779B1) & mask
     while keys[slot] != -1:
@@ -305,7 +322,10 @@ def _free_slot(keys: npt.NDArray[np.int64], key: int) -> int:
 
 
 class MapPlans:
-    """See the module's docstring. `ready` holds the table maps of wanted tables by their registered number."""
+    """The table maps with their plans; see the module's docstring.
+
+    `ready` holds the table maps of wanted tables by their registered number.
+    """
 
     def __init__(
         self,
@@ -324,14 +344,14 @@ class MapPlans:
         self._mismatches = mismatches
         self._mariadb = log.mariadb
         schemas.log = log
-        #: Numbers of table maps whose rows are not wanted: a table may be wanted again.
+        #: The numbers of skipped table maps by table, because the table may be wanted again.
         self._passed_over: dict[TableId, list[int]] = {}
 
     def add(self, content: npt.NDArray[np.uint8], *, index: str, proven: bool) -> None:
         """Add a new table map, at `index` in the log. A mismatch is reported, and the rows are skipped.
 
-        Without a listener, a mismatch is an error. `proven`: a checksum shows that the map is as the server wrote it,
-        so an unreadable map concerns only its table. Otherwise it is damage.
+        Without a listener, a mismatch is an error. If `proven`, a checksum shows that the map is as the server wrote
+        it, so that an unreadable map concerns only its table. Otherwise an unreadable map is damage.
         """
         body = content.tobytes()
         table, ready = table_named(body), None
@@ -358,12 +378,12 @@ class MapPlans:
         return None if ready is None else ready.plan
 
     def set(self, table: MySqlTable) -> None:
-        """Rows after this point have this schema; table maps seen before are checked again."""
+        """Decode rows after this point with the schema `table`. Table maps seen before are checked again."""
         self.schemas.set(table)
         self._forget(table.id)
 
     def remove(self, table: TableId) -> None:
-        """Forget a dropped table; later rows of it would be refused as unknown."""
+        """Forget a dropped table. Later rows of it are refused as unknown."""
         self.schemas.remove(table)
         self._forget(table)
 

@@ -6,10 +6,11 @@ does not fit the table's schema: types, lengths, signs and names are compared as
 A map may have columns that the table does not have:
 
 * MySQL includes the hidden columns of functional indexes, after the columns that existed when the index was created,
-  and leaves them out of the rows. They are recognised by their names, which the log has only with full metadata.
-  Without names they are recognised at the map's end, because the loop refuses an event with such a column in its rows.
-* MariaDB has at the map's end a hash for each unique key that no index holds as it is (over TEXT or BLOB, USING HASH,
-  or too long), and the rows have its eight bytes. Without names there are at most as many as the table has unique keys.
+and leaves them out of the rows. They are recognised by their names, which the log has only with full metadata. Without
+names, columns at the map's end are taken for them; this is safe because the loop refuses an event whose rows have such
+a column. * MariaDB adds a hash at the map's end for each unique key that it cannot index directly (over TEXT or BLOB,
+USING HASH, or too long), and the rows have its eight bytes. Without names, at most as many columns are accepted as the
+table has unique keys.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from raycdc.connectors.mysql.values.layouts import ArenaColumnKind, ColumnLayout
 from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, GEOMETRIES, MySqlColumn, MySqlTable, is_short_year
 from raycdc.errors import SchemaError
 
-#: Values whose places are noted at once (`Scratch`): 16 bytes each, so that they stay in the cache.
+#: The number of values whose offsets are noted together (`Scratch`): 16 bytes each, so that they stay in the cache.
 _CELLS = 4096
 
 
@@ -55,7 +56,7 @@ class WirePlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory for the places of a block's values; shared by all tables with this many columns in their map."""
+    """Memory for the offsets of a block's values, shared by all tables with this many columns in their map."""
 
     present: npt.NDArray[np.int64]
     at: npt.NDArray[np.int64]
@@ -63,7 +64,8 @@ class Scratch:
 
     @classmethod
     def of(cls, columns: int) -> Scratch:
-        # An odd number of cache lines per column: equal rows of all columns then lie in different sets of the cache.
+        # Each column has an odd number of cache lines, so that the same row of all columns lies in different sets of
+        # the cache.
         rows = max(_CELLS // max(columns, 1) // 16 * 16, 0) + 8
         at, size = (np.zeros((max(columns, 1), rows), np.int64) for _ in range(2))
         return cls(np.zeros((2, columns + 1), np.int64), at, size)
@@ -71,9 +73,10 @@ class Scratch:
 
 _BEYOND_BMP = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 _BEYOND = re.compile("[\U00010000-\U0010ffff]")
-#: The names that MySQL gives to the columns of functional indexes: a hash in older versions, now ``!hidden!INDEX!0!0``.
+#: The names that MySQL gives to the hidden columns of functional indexes: a hash in older versions, now
+#: ``!hidden!INDEX!0!0``.
 _SERVER_COLUMN = re.compile(r"[0-9a-f]{32}|!hidden!.*", re.DOTALL)
-#: MariaDB's name of the hash of a unique key.
+#: The name that MariaDB gives to the hash of a unique key.
 _HASHED = re.compile(r"DB_ROW_HASH_[0-9]+")
 _HASH_BYTES = 8
 
@@ -91,7 +94,7 @@ def wire_plan(table_map: TableMap, table: MySqlTable, log: LogKind) -> WirePlan:
     if indexes is None:
         raise mismatch(table_map, table, f"{len(logged)} columns instead of {len(known)}")
     layout = layout_of(table)
-    # Columns that only the log has: the bytes of MariaDB's hashes, and columns that MySQL leaves out of the rows.
+    # Columns that only the log has: MariaDB's hashes, and columns that MySQL leaves out of the rows.
     steps = [_HASH_BYTES if log.mariadb else 0] * len(logged)
     optional = [int(not log.mariadb)] * len(logged)
     targets, rows = [-1] * len(logged), []
@@ -120,7 +123,7 @@ def wire_plan(table_map: TableMap, table: MySqlTable, log: LogKind) -> WirePlan:
 
 
 def _column_indexes(logged: Sequence[MapColumn], table: MySqlTable, log: LogKind) -> Sequence[int] | None:
-    """Return the index in the map of each of the table's columns; None if the others are not the server's own."""
+    """Return the index in the map of each column of the table; None if the remaining columns are not server-made."""
     count = len(table.columns)
     if log.mariadb or len(logged) <= count or not all(column.name for column in logged):
         fits = len(logged) >= count and _are_server_columns(logged[count:], table, log)
@@ -135,7 +138,7 @@ def _column_indexes(logged: Sequence[MapColumn], table: MySqlTable, log: LogKind
 
 
 def _are_server_columns(extra: Sequence[MapColumn], table: MySqlTable, log: LogKind) -> bool:
-    """Return True if the columns that only the log has are the server's own."""
+    """Return True if the columns that only the log has were made by the server."""
     if not log.mariadb:
         return all(not column.name for column in extra)
     if not all(column.type == maps.LONGLONG for column in extra):
@@ -146,7 +149,7 @@ def _are_server_columns(extra: Sequence[MapColumn], table: MySqlTable, log: LogK
 
 
 def shown_part(table_map: TableMap, table: MySqlTable, log: LogKind) -> TableMap:
-    """Return the map without the columns that only the log has; unchanged if their origin is unknown."""
+    """Return the map without server-made columns. It is returned unchanged if the origin of a column is unknown."""
     indexes = _column_indexes(table_map.columns, table, log)
     if indexes is None or len(indexes) == len(table_map.columns):
         return table_map
@@ -189,7 +192,7 @@ def mismatch(table_map: TableMap, table: MySqlTable, what: str) -> SchemaError:
 
 
 def _planned(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: int, log: LogKind) -> _Planned | None:
-    """Step and line of the plan, or None when the log's type is not the known one."""
+    """Return the step and the plan line of a column; None if the log's type is not the known one."""
     if logged.type in maps.INTEGERS:
         return _integer(logged, known, layout)
     if logged.type in maps.TEMPORALS:
@@ -233,7 +236,7 @@ def _integer(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Pl
 def _temporal(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout, log: LogKind) -> _Planned | None:
     base, has_fsp = maps.TEMPORALS[logged.type]
     fsp = logged.meta if has_fsp else 0
-    # MariaDB's old form with a fraction (5.3) does not have the number of digits in the log.
+    # MariaDB's old form with a fraction (5.3) has no number of digits in the log.
     is_old = log.mariadb and logged.type in (maps.TIME, maps.DATETIME, maps.TIMESTAMP)
     if known.shape.base == base and is_old and known.shape.fsp:
         return _old_fraction(base, known.shape.fsp, layout)
@@ -261,7 +264,10 @@ def _temporal(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout, log: 
 
 
 def _old_fraction(base: str, fsp: int, layout: ColumnLayout) -> _Planned:
-    """A TIME, DATETIME or TIMESTAMP with a fraction as MariaDB 5.3 stored it, and as tables made then still have it."""
+    """Return the plan of a TIME, DATETIME or TIMESTAMP with a fraction in the format of MariaDB 5.3.
+
+    Tables that were made then still have it.
+    """
     match base:
         case "time":
             return times.OLD_TIME_BYTES[fsp], loops.WIRE_TIME, times.FORM_OLD_FRACTION, 0, fsp
@@ -292,7 +298,7 @@ def _labelled(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _P
         return logged.meta, wire, logged.meta, layout.first_label, layout.labels
     if known.shape.base != "bigint" or layout.form is not ArenaColumnKind.INTEGER:
         return None
-    # Without labels, read as a number (`infer_table`).
+    # Without labels, the value is read as a number (`infer_table`).
     if logged.meta == 8:
         return 8, loops.WIRE_WORD, 0, 0, 0
     return logged.meta, loops.WIRE_SMALL, logged.meta, 0, 8
@@ -313,7 +319,7 @@ def _text(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: i
     match logged.type:
         case 15 | 253 | 254:  # VARCHAR, VAR_STRING, STRING
             bases = ("varchar", "varbinary", "vector") if logged.type != maps.STRING else ("char", "binary")
-            # MariaDB's vectors are bytes, but it prints their number of 32-bit floats.
+            # The log has a vector's bytes, and MariaDB prints the number of its 32-bit floats.
             width = 4 if shape.base == "vector" else bytes_per_character(known.charset) if is_text else 1
             if shape.base not in bases or (width and shape.length != logged.meta // width):
                 return None

@@ -1,4 +1,4 @@
-"""Tables being decoded: arena and per-row arrays of one table version, its table maps, and finished batches."""
+"""Decodes one version of a table: its arena and per-row arrays, its table maps, and finished batches."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from raycdc.errors import CorruptLogError, DataError, PartialRowsError, SchemaMi
 from raycdc.model import META_FIELDS, TableId
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
-#: Errors of rows that park their table; others end the run, because the log cannot be trusted any more.
+#: The errors of rows that park their table. Any other error ends the run, because the log cannot be trusted any more.
 CONCERNS_ONE_TABLE = (PartialRowsError, SchemaMismatchError)
 _UNSEEN = (
     "A schema change was probably not seen, such as one by a session with sql_log_bin = 0; take a new snapshot of the "
     "table."
 )
-#: Rows of a table's first arena; it grows eightfold when filled, so that thousands of quiet tables cost little.
+#: The rows of a table's first arena. It grows eightfold when it is full, so that thousands of quiet tables cost little.
 _ROWS_FIRST = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """The most rows and bytes of a batch, and whether its column `_pos` is filled."""
+    """The limits of a batch in rows and bytes, and whether its column `_pos` is filled."""
 
     rows_max: int = BATCH_ROWS_MAX
     bytes_max: int = BATCH_BYTES_MAX
@@ -57,7 +57,7 @@ class Decoding:
         return cls(table, arena, schema, np.empty(size, np.int8), np.empty(size, np.int64), np.empty(size, np.int64))
 
     def enlarge(self, form: BatchForm) -> None:
-        """A larger, empty arena in place of a full one, as long as the batch limits leave room."""
+        """Replace the arena by a larger, empty one, if the limits of a batch permit it."""
         capacity = self.arena.rows_max
         if capacity < form.rows_max and capacity * self.arena.row_bytes * 2 <= form.bytes_max:
             bigger = Decoding.start(self.table, form, capacity=capacity * 8)
@@ -65,7 +65,7 @@ class Decoding:
             self.row_event, self.row_number = bigger.row_event, bigger.row_number
 
     def take(self, count: int) -> UnnumberedBatch:
-        """The first `rows` rows, copied; the arena starts over."""
+        """Return a copy of the first `count` rows, and clear the arena."""
         arrays = self.arena.to_arrays(count)
         return UnnumberedBatch(
             self.table,
@@ -79,7 +79,9 @@ class Decoding:
 
 
 class Decodings:
-    """The memory that rows are decoded into: of each table for its newest version, and scratch that all share."""
+    """The memory into which rows are decoded: arenas for the newest version of each table, and shared scratch
+    memory.
+    """
 
     def __init__(self, form: BatchForm) -> None:
         self._form = form
@@ -96,13 +98,16 @@ class Decodings:
         return decoding
 
     def scratch(self, columns: int) -> Scratch:
-        """Memory shared by all table maps with this many columns: one is decoded at a time."""
+        """Return the scratch memory for table maps with this many columns.
+
+        It is shared, because one map is decoded at a time.
+        """
         if columns not in self._scratch:
             self._scratch[columns] = Scratch.of(columns)
         return self._scratch[columns]
 
     def enlarge(self, decoding: Decoding) -> None:
-        """Enlarge a full arena whose rows were taken."""
+        """Enlarge an arena that was full and whose rows were taken."""
         full = decoding.arena
         decoding.enlarge(self._form)
         if decoding.arena is not full:
@@ -115,7 +120,9 @@ class Decodings:
             self._count_losses(dropped.arena)
 
     def losses(self) -> dict[str, int]:
-        """Values lost since construction: zero dates that became null, and values with replaced characters."""
+        """Return the values lost since construction: zero dates that became null, and values with replaced
+        characters.
+        """
         arenas = [decoding.arena for decoding in self._decodings.values()]
         return {
             "zero_dates": self._zero_dates + sum(arena.lost.zero_dates for arena in arenas),
@@ -160,7 +167,7 @@ class RowsDamagedError(Exception):
 
 
 def log_damage(code: int) -> str:
-    """The error of the log that the compiled pass found."""
+    """Return the description of damage that the compiled pass found."""
     return {
         index.ERROR_LENGTH: "an event's length is impossible, or it ends after the data",
         index.ERROR_CHECKSUM: "the checksum of an event does not match",
@@ -183,12 +190,12 @@ def rows_damage(
 ) -> RowsDamagedError:
     """Return the error for a loop's return code: one of `CONCERNS_ONE_TABLE`, or damage of the log.
 
-    `proven` says that a checksum has shown the event to be the server's. Bytes that do not fit are then no damage: our
-    schema of that table is wrong.
+    `proven` says that a checksum has shown the event to be the server's. If rows do not fit, this is then no damage,
+    but our schema of that table is wrong.
     """
     event = int(cursor[rows.C_FAILED])
     table = table_map.decoding.table
-    # A damaged table map may name no column at all.
+    # A damaged table map may have no columns.
     names = [column.name for column in table.columns] or ["no column"]
     column = names[min(int(cursor[rows.C_COLUMN]), len(names) - 1)]
     where = f"{file}, event ending at {int(events[event, E_POS])}, table {table.id}"
@@ -217,7 +224,7 @@ def rows_damage(
 
 
 def _unfit(code: int, column: str) -> str | None:
-    """Return why rows with readable bytes are not delivered; None if the bytes cannot be read."""
+    """Return why rows cannot be delivered although their bytes are readable; None if the bytes are unreadable."""
     match code:
         case rows.ROWS_KEY:
             return ONE_TEXT.format(column=column)

@@ -1,4 +1,4 @@
-"""TABLE_MAP events: the columns of row events, as far as the log describes them.
+"""Parses TABLE_MAP events: the columns of row events, as far as the log describes them.
 
 Called by `decoder` once per distinct table map; `plan` then compares it with the table we know. `infer_table` makes a
 table from the map's own metadata for commands without a schema (`inspect binlog`).
@@ -37,16 +37,16 @@ VECTOR, JSON, NEWDECIMAL, ENUM, SET, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB = (
 )
 VAR_STRING, STRING, GEOMETRY = 253, 254, 255
 
-#: Types with a bit in the signedness list; MariaDB and newer MySQL count YEAR too.
+#: The types with a bit in the signedness list. MariaDB and newer versions of MySQL count YEAR too.
 _NUMERIC = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, FLOAT, DOUBLE, NEWDECIMAL})
 _NUMERIC_MARIADB = _NUMERIC | {YEAR}
 _CHARACTER = frozenset({VARCHAR, VAR_STRING, STRING, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB})
-#: Types with a place in the list of character sets: whatever field has one, in MariaDB (``is_character_field`` of
-#: sql/log_event_server.cc); MySQL's vectors have one, its geometries have none.
+#: The types with an entry in the list of character sets: all types with a character set, in MariaDB
+#: (``is_character_field`` of sql/log_event_server.cc). MySQL's vectors have one, its geometries have none.
 _WITH_CHARSET = _CHARACTER | {VECTOR}
 _WITH_CHARSET_MARIADB = _CHARACTER | {GEOMETRY, BLOB_COMPRESSED, VARCHAR_COMPRESSED}
 
-#: Binlog type → (bytes, base type).
+#: The bytes and the base type, by binlog type.
 INTEGERS: dict[int, tuple[int, str]] = {
     TINY: (1, "tinyint"),
     SHORT: (2, "smallint"),
@@ -54,7 +54,7 @@ INTEGERS: dict[int, tuple[int, str]] = {
     LONG: (4, "int"),
     LONGLONG: (8, "bigint"),
 }
-#: Binlog type → (base type, whether the metadata holds the fractional digits).
+#: The base type, and a flag if the metadata holds the fractional digits, by binlog type.
 TEMPORALS: dict[int, tuple[str, bool]] = {
     DATE: ("date", False),
     NEWDATE: ("date", False),
@@ -72,13 +72,13 @@ BLOBS = {
     4: ("longtext", "longblob"),
 }
 
-#: The most digits after the point of a DECIMAL: MariaDB has up to 38, MySQL 30.
+#: The most digits after the decimal point: 38 in MariaDB, 30 in MySQL.
 _SCALE_MAX = 38
 
 
 @dataclass(frozen=True, slots=True)
 class MapColumn:
-    """A column of a table map; `name` to `labels`, and `geometry`, only if the server logs metadata.
+    """A column of a table map. The fields `name` to `labels`, and `geometry`, are set only if the server logs metadata.
 
     `meta` depends on `type`: length in bytes (varchar, string), bytes of the length (blob, json), precision and scale
     as ``precision << 8 | scale``, bits, fractional digits, or bytes of an enum's or set's number.
@@ -94,7 +94,7 @@ class MapColumn:
     geometry: str = ""
 
     def describe(self) -> str:
-        """Return the map as a column type, as exactly as it allows, for error messages."""
+        """Return the column as a column type for error messages, as exactly as the map describes it."""
         return f"{self.name} {type_text(self)}".strip()
 
 
@@ -126,7 +126,7 @@ class _Reader:
         return piece
 
     def packed(self) -> int:
-        """A length-encoded integer."""
+        """Read a length-encoded integer."""
         first = self.take(1)[0]
         if first < 251:
             return first
@@ -158,7 +158,7 @@ def parse_table_map(content: bytes, *, mariadb: bool) -> TableMap:
 
 
 def tables_of(events: npt.NDArray[np.uint8]) -> list[TableId]:
-    """The tables that complete events of a log have table maps of; compressed transactions are not looked into."""
+    """Return the tables with table maps among complete events of a log. Compressed transactions are ignored."""
     tables: dict[TableId, None] = {}
     at = 0
     while at < len(events):
@@ -170,7 +170,7 @@ def tables_of(events: npt.NDArray[np.uint8]) -> list[TableId]:
 
 
 def table_named(content: bytes) -> TableId:
-    """The table of a TABLE_MAP's body after table id and flags. Raises `CorruptLogError` when it is damaged."""
+    """Return the table of a TABLE_MAP's body after table id and flags. Raises `CorruptLogError` if it is damaged."""
     return _name(_Reader(content))
 
 
@@ -183,9 +183,9 @@ def _name(reader: _Reader) -> TableId:
 
 
 def require_possible(table_map: TableMap) -> None:
-    """Raises `CorruptLogError` where a column has metadata that no server writes: sizes would be made out of nothing.
+    """Raise `CorruptLogError` if a column has metadata that no server writes, because sizes would be computed from it.
 
-    For tables whose rows are decoded: others may have whatever a server allows that is newer than this program.
+    Call it for tables whose rows are decoded only: other tables may use features of newer servers.
     """
     if not all(_possible(column) for column in table_map.columns):
         raise CorruptLogError(f"a TABLE_MAP event of {table_map.table} describes a column that cannot exist")
@@ -200,7 +200,8 @@ def _column(type_: int, metadata: _Reader) -> MapColumn:
         case 16:  # BIT: bits beyond whole bytes, whole bytes
             bits, whole = metadata.take(2)
             return MapColumn(type_, whole * 8 + bits)
-        case 254 | 253 | 247 | 248:  # STRING and what hides in it; a long length has its upper bits in the type
+        # STRING, and ENUM or SET in its place; a long length has its upper bits in the type
+        case 254 | 253 | 247 | 248:
             first, second = metadata.take(2)
             if first & 0x30 != 0x30:
                 return MapColumn(first | 0x30, second | (((first & 0x30) ^ 0x30) << 4))
@@ -229,7 +230,7 @@ def _possible(column: MapColumn) -> bool:
 
 
 def _with_metadata(table_map: TableMap, optional: dict[int, bytes], *, mariadb: bool) -> TableMap:
-    """Merge the optional metadata: signedness, names, character sets, labels, primary key."""
+    """Return the map with the optional metadata: signedness, names, character sets, labels, primary key."""
     columns = table_map.columns
     unsigned = _unsigned(columns, optional.get(1), mariadb=mariadb)
     names = list(_texts(optional[4])) if 4 in optional else []
@@ -243,7 +244,7 @@ def _with_metadata(table_map: TableMap, optional: dict[int, bytes], *, mariadb: 
             for index, found in zip(
                 (i for i in labelled if columns[i].type == type_), _label_lists(optional[kind]), strict=False
             ):
-                # Labels are in the column's own character set.
+                # Labels use the character set of their column.
                 codec = codec_of(charsets.get(index, ""))
                 labels[index] = tuple(label.decode(codec, "replace") for label in found)
     key: tuple[int, ...] = ()
@@ -274,7 +275,7 @@ def _geometry_kind(number: int | None) -> str:
 
 
 def _unsigned(columns: tuple[MapColumn, ...], signs: bytes | None, *, mariadb: bool) -> dict[int, bool]:
-    """Signedness by column, where it is certain: MySQL counts YEAR, which is unsigned, from some version on."""
+    """Return signedness by column, if it is certain: newer versions of MySQL count YEAR, which is unsigned."""
     if signs is None:
         return {}
     readings: list[dict[int, bool]] = []
@@ -309,7 +310,10 @@ def _label_lists(data: bytes) -> Iterator[tuple[bytes, ...]]:
 
 
 def _charsets(columns: list[int], default: bytes | None, each: bytes | None) -> dict[int, str]:
-    """Either a default collation with (index, collation) exceptions, or one collation per column."""
+    """Return the character set of each column.
+
+    The log has a default collation with exceptions, or one collation per column.
+    """
     if each is not None:
         return {c: charset_of_collation(n) for c, n in zip(columns, _numbers(each), strict=False)}
     if default is None:
@@ -365,12 +369,12 @@ def type_text(column: MapColumn) -> str:  # noqa: PLR0911  one line per type
             return f"type {column.type}"
 
 
-#: Types for people who look into a log: a date that no calendar has is shown as the server prints it.
+#: The options for users who inspect a log: an invalid date is shown as the server prints it.
 AS_LOGGED = TypeOptions(invalid_dates="text")
 
 
 def infer_table(table_map: TableMap) -> MySqlTable:
-    """Return a table made from the map alone: with logged names, else ``@1``….
+    """Return a table inferred from the map alone, with logged names or ``@1``….
 
     Without metadata integers count as signed, and character and binary columns cannot be distinguished: they are read
     as bytes and marked `TEXT_OR_BYTES`. ENUM and SET without labels become their number. Dates are `AS_LOGGED`.

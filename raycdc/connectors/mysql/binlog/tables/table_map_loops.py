@@ -1,4 +1,4 @@
-"""TABLE_MAP events seen before, found again by their bytes; `table_map_registry` keeps them."""
+"""Finds repeated TABLE_MAP events by their bytes, compiled. `map_plans.TableMapRegistry` keeps the maps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def same_bytes(data: Any, at: Any, other: Any, start: Any, length: Any) -> Any:
 
 @njit
 def hash_bytes(data: Any, at: Any, length: Any) -> Any:
-    """FNV-1a, 63 bits."""
+    """Return the FNV-1a hash, in 63 bits."""
     value = np.uint64(0xCBF29CE484222325)
     for i in range(length):
         value = (value ^ np.uint64(data[at + i])) * np.uint64(0x100000001B3)
@@ -32,7 +32,7 @@ def hash_bytes(data: Any, at: Any, length: Any) -> Any:
 
 @helper
 def slot_of(keys: Any, key: Any) -> Any:
-    """Slot of `key` in an open-addressed table whose free slots hold -1 (its size is a power of two)."""
+    """Return the slot of `key` in an open-addressed table. Free slots hold -1; the size is a power of two."""
     mask = len(keys) - 1
     i = (key * 0x9E3779B1) & mask
     while keys[i] != key and keys[i] != -1:
@@ -42,7 +42,10 @@ def slot_of(keys: Any, key: Any) -> Any:
 
 @njit
 def find_map(data: Any, at: Any, length: Any, maps: Any, map_bytes: Any, map_keys: Any, map_values: Any) -> Any:
-    """Number of the registered table map with exactly these bytes, or -1. `maps` has (offset, length) per map."""
+    """Return the number of the registered table map with exactly these bytes, or -1.
+
+    `maps` has (offset, length) per map.
+    """
     mask = len(map_keys) - 1
     key = hash_bytes(data, at, length)
     i = (key * 0x9E3779B1) & mask

@@ -1,1 +1,1 @@
-"""Bytes of the log: a dump of the server or files on disk, packets, checksums, compression."""
+"""The bytes of the log: a dump of the server or files on disk, packets, checksums, compression."""

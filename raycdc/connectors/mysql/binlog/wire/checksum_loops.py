@@ -1,4 +1,4 @@
-"""CRC-32 of binlog events, compiled: eight bytes at a time."""
+"""Computes the CRC-32 of binlog events, compiled: eight bytes at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raycdc.core.compiled import helper, load
 
 
 def crc_tables() -> Any:
-    """Tables of CRC-32 (IEEE 802.3) for eight bytes at a time (Intel, "slicing-by-8")."""
+    """Return the tables of CRC-32 (IEEE 802.3) for eight bytes at a time (Intel, "slicing-by-8")."""
     tables = np.zeros((8, 256), np.uint32)
     for byte in range(256):
         value = byte
@@ -29,7 +29,7 @@ _CRC = crc_tables()
 
 @helper
 def crc32(data: Any, at: Any, end: Any) -> Any:
-    """CRC-32 of ``data[at:end]`` as zlib gives it."""
+    """Return the CRC-32 of ``data[at:end]``, equal to zlib's."""
     value = np.uint32(0xFFFFFFFF)
     while at + 8 <= end:
         word = load(data, at, 64)

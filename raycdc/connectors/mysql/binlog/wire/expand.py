@@ -31,24 +31,24 @@ from raycdc.connectors.mysql.binlog.index_loops import (
 from raycdc.connectors.mysql.binlog.wire import expand_loops as loops
 from raycdc.errors import CorruptLogError
 
-#: A piece is handed over when it has this size.
+#: The size at which a piece is returned.
 PIECE_BYTES = 4 << 20
 _FIRST_BYTES = 1 << 16
-#: A payload that claims less is expanded in one step.
+#: A payload with a smaller claimed size is expanded in one step.
 _WHOLE_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
 #: The greatest compression factor of zlib (zlib.net, "Maximum compression factor").
 _ZLIB_FACTOR = 1100
-#: An event is one packet of the server: 1 GiB at most (max_allowed_packet).
+#: The largest event, because an event is one packet of the server, at most 1 GiB (max_allowed_packet).
 _EVENT_MAX = (1 << 30) + (1 << 16)
 _ZSTD, _NONE = 0, 255
 WRONG_POSITION = "an event does not end where its header says: bytes before it are missing or there twice"
-#: Types of MariaDB's compressed events, from `COMPRESSED_FIRST` on: each one's type without compression.
+#: The types of MariaDB's events without compression, in the order of the compressed types from `COMPRESSED_FIRST` on.
 _PLAIN_KINDS = (QUERY, 23, 24, 25, 30, 31, 32)
 
 
 class Expander:
-    """Expands one buffer at a time; `at` says how far the last `pieces` came."""
+    """The expansion of one buffer at a time. `at` is the offset after the last of the `pieces`."""
 
     def __init__(self) -> None:
         self._out = np.empty(_FIRST_BYTES, np.uint8)
@@ -97,7 +97,7 @@ class Expander:
         return piece
 
     def _room(self, count: int) -> None:
-        """Make room for `count` more bytes; existing content stays."""
+        """Make room for `count` more bytes, and keep the content."""
         need = self._used + count
         if need > len(self._out):
             bigger = np.empty(max(need, min(2 * len(self._out), 2 * PIECE_BYTES)), np.uint8)
@@ -157,7 +157,7 @@ class Expander:
 
 
 def payload_parts(head: bytes, body: memoryview) -> tuple[int, int, memoryview]:
-    """(algorithm, size before compression, content) of a TRANSACTION_PAYLOAD's body.
+    """Return (algorithm, size before compression, content) of a TRANSACTION_PAYLOAD's body.
 
     Fields of (type, length, value), all packed integers, up to type 0: 1 size, 2 algorithm, 3 size before compression.
     """
@@ -188,7 +188,7 @@ def payload_parts(head: bytes, body: memoryview) -> tuple[int, int, memoryview]:
 
 
 def _inflated(algorithm: int, content: memoryview, claimed: int) -> Iterator[memoryview]:
-    """The payload before compression, in pieces."""
+    """Yield the uncompressed payload in pieces."""
     if algorithm == _NONE:
         yield content
         return
@@ -198,7 +198,7 @@ def _inflated(algorithm: int, content: memoryview, claimed: int) -> Iterator[mem
         if claimed <= _WHOLE_BYTES:
             yield memoryview(pa.decompress(content, decompressed_size=claimed, codec="zstd"))
             return
-        # Streamed, because the size it claims may be anything.
+        # Decompressed as a stream, because the claimed size may be wrong.
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(content)), "zstd") as stream:
             while chunk := stream.read_buffer(_CHUNK_BYTES):
                 yield memoryview(chunk)
@@ -210,7 +210,7 @@ def _inflated(algorithm: int, content: memoryview, claimed: int) -> Iterator[mem
 
 
 def mariadb_plain_event(head: bytes, body: bytes) -> bytes:
-    """The event that MariaDB would have written without compression, without checksum."""
+    """Return the event that MariaDB would have written without compression, without a checksum."""
     kind = head[4]
     if not COMPRESSED_FIRST <= kind < COMPRESSED_FIRST + len(_PLAIN_KINDS):
         raise CorruptLogError(f"unknown compressed event (type {kind})")
@@ -250,7 +250,10 @@ def _row_images(kind: int, body: bytes) -> int:
 
 
 def _uncompressed(record: bytes) -> bytes:
-    """A compressed record: ``1 algorithm(3) size_bytes(4)`` in bits, the size (big endian), a zlib stream."""
+    """Return the content of a compressed record.
+
+    The record is ``1 algorithm(3) size_bytes(4)`` in bits, the size (big endian), and a zlib stream.
+    """
     if not record or record[0] & 0xF0 != 0x80 or not 1 <= record[0] & 7 <= 4:
         raise CorruptLogError("the head of a compressed event is damaged")
     width = record[0] & 7

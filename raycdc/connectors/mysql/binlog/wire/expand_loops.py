@@ -1,4 +1,4 @@
-"""Copies events into a buffer with the content of compressed ones in their place, compiled.
+"""Copies events into a buffer, with compressed events replaced by their content, compiled.
 
 Called by `expand`. Events in the copy have no checksum: events inside a compressed event never had one.
 """
@@ -25,7 +25,7 @@ from raycdc.core.compiled import copy, njit
 COPY_END = 0  # all events are copied
 COPY_FULL = 1  # no room for the event
 COPY_COMPRESSED = 2  # a compressed event, checked, not copied
-COPY_FORMAT = 3  # a new file or format: the events after it are not for this copy
+COPY_FORMAT = 3  # a new file or format: the copy ends before it
 COPY_CHECKSUM = 4  # the checksum of the event does not match
 COPY_LENGTH = 5  # its length is impossible
 COPY_POSITION = 6  # the event does not end at its recorded position
@@ -33,9 +33,11 @@ COPY_POSITION = 6  # the event does not end at its recorded position
 
 @njit
 def copy_plain(data: Any, at: Any, end: Any, checksum: Any, verify: Any, position: Any, out: Any, used: Any) -> Any:
-    """Copy events from `at` to ``out[used:]`` without their checksums; (COPY_…, offset of the stop, bytes used, …).
+    """Copy events from `at` to ``out[used:]`` without their checksums. Returns (COPY_…, offset of the stop, used,
+    position).
 
-    `position` is where the event before them ends (32 bits), -1 to let them end anywhere; its new value comes last.
+    `position` is where the previous event ends (32 bits), or -1 if events may end anywhere. The returned position is
+    the new one.
     """
     while at < end:
         length = event_length(data, at, end)
@@ -65,7 +67,7 @@ def copy_plain(data: Any, at: Any, end: Any, checksum: Any, verify: Any, positio
 
 @njit
 def find_compressed(data: Any, at: Any, end: Any) -> Any:
-    """Offset of the first compressed event, or `end`."""
+    """Return the offset of the first compressed event, or `end`."""
     while at < end:
         length = event_length(data, at, end)
         if length <= 0:

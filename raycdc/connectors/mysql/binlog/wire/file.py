@@ -1,4 +1,4 @@
-"""Binlog files on disk: mapped into memory and cut into pieces of complete events."""
+"""Reads binlog files on disk: maps them into memory, and cuts them into pieces of complete events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raycdc.connectors.mysql.binlog.index_loops import FORMAT_DESCRIPTION, HEADE
 from raycdc.errors import ConfigError, CorruptLogError
 
 MAGIC = b"\xfebin"
-#: A piece is decoded in one go; one larger event makes a separate piece.
+#: The bytes of a piece, which is decoded at once. A larger event is a separate piece.
 PIECE_BYTES = 8 << 20
 
 
@@ -53,11 +53,14 @@ class BinlogFile:
 
     @property
     def json_point_zero(self) -> bool:
-        """See `LogKind`."""
+        """Return `LogKind.json_point_zero` of the server that wrote the file."""
         return not self.format.server_version.startswith("5.")
 
     def pieces(self) -> Iterator[npt.NDArray[np.uint8]]:
-        """Complete events, several megabytes at a time; then `CorruptLogError` if the file ends inside an event."""
+        """Yield complete events, several megabytes at a time.
+
+        Raises `CorruptLogError` at the end if the file ends in an event.
+        """
         at, size = 4, len(self.data)
         while at < size:
             end = min(at + PIECE_BYTES, size)

@@ -27,9 +27,9 @@ _COM_BINLOG_DUMP = 0x12
 _COM_REGISTER_SLAVE = 0x15
 _COM_BINLOG_DUMP_GTID = 0x1E
 _BINLOG_THROUGH_GTID = 4
-#: The flag of both servers to end at the log's end.
+#: The flag by which a dump of either server ends at the end of the log.
 _NON_BLOCK = 1
-#: COM_BINLOG_DUMP has a 32-bit position.
+#: COM_BINLOG_DUMP has only 32 bits for the position.
 _POSITION_MAX = (1 << 32) - 1
 
 _ER_FATAL_READING = 1236
@@ -57,7 +57,7 @@ _DUPLICATE_TEXTS = ("same server_uuid/server_id", "same server_uuid", "same serv
 
 
 class TornLogError(CorruptLogError):
-    """The server cannot send a file to its end: it died while it wrote the last event of `file`, or worse."""
+    """The server cannot send a file to its end, for example because it died while it wrote the last event of `file`."""
 
     cure = (
         "Nothing, where raycdc goes on with the next file by itself; else as the text says: a new snapshot "
@@ -72,8 +72,8 @@ class TornLogError(CorruptLogError):
 class LogDump:
     """A dump of the log from `offset` on, to the replica `server_id`, over a fresh connection.
 
-    With `server_id` 0 it is no replica's dump, like that of ``mysqlbinlog``: it ends at the log's end, and disturbs no
-    replica.
+    With `server_id` 0 the dump does not register as a replica, like ``mysqlbinlog``: it ends at the end of the log, and
+    disturbs no replica.
     """
 
     def __init__(self, connection: Connection[Any], *, server_id: int, offset: BinlogOffset) -> None:
@@ -115,7 +115,7 @@ class LogDump:
             start = struct.pack("<IHI", 4 if from_the_beginning else offset.pos, flags, self.server_id)
             self._command(_COM_BINLOG_DUMP, start + offset.file.encode())
         elif _is_mariadb_position(offset):
-            # The position was set as @slave_connect_state; no file is named.
+            # The position was set as @slave_connect_state, so no file is named.
             self._command(_COM_BINLOG_DUMP, struct.pack("<IHI", 4, flags, self.server_id))
         else:
             self._dump_gtid("", 4)
@@ -134,14 +134,14 @@ class LogDump:
             raise query_error(self._connection, "COM_REGISTER_SLAVE", cause) from cause
 
     def lost(self, reason: str) -> SourceUnavailableError:
-        """The connection was lost."""
+        """Return the error for a lost connection."""
         return SourceUnavailableError(
             f"The log connection to {self.address} was lost ({reason}). If this repeats, another replica may be using "
             f"server_id {self.server_id}."
         )
 
     def refused(self, code: int, text: str) -> SourceError | CorruptLogError:
-        """The server answered with an error, as its kind and with its way out."""
+        """Return the error for the server's answer, by its kind, with advice."""
         low = text.lower()
         if any(part in low for part in _DUPLICATE_TEXTS):
             return SourceError(
@@ -173,7 +173,7 @@ class LogDump:
         return SourceError(f"{self.address} ended the log stream with error {code}: {text}")
 
     def ended_by(self, payload: bytes) -> SourceError | CorruptLogError:
-        """The server ended the stream by this packet: an error packet, or an end packet."""
+        """Return the error for the packet by which the server ended the stream: an error packet, or an end packet."""
         if payload[:1] == b"\xff" and len(payload) >= 3:
             code = int.from_bytes(payload[1:3], "little")
             text = payload[3:].decode("utf-8", "replace")
@@ -185,7 +185,8 @@ class LogDump:
         return not self.server_id and payload[:1] == b"\xfe"
 
     def _dump_gtid(self, file: str, pos: int) -> None:
-        """All that the set lacks, from there; without a file the server looks for the first that has something.
+        """Request all transactions after a position that the GTID set lacks. Without a file, the server finds the first
+        such file.
 
         flags(2) server_id(4) name_length(4) name pos(8) length(4) set.
         """
@@ -201,13 +202,13 @@ class LogDump:
 
 
 def file_after(connection: Connection[Any], file: str) -> str | None:
-    """Return the log's file after `file`."""
+    """Return the file of the log after `file`."""
     files = [str(row[0]) for row in query(connection, "SHOW BINARY LOGS")]
     return files[files.index(file) + 1] if file in files[:-1] else None
 
 
 class FileBeginning:
-    """The events of a file that the server at `address` sends from its beginning, up to `offset`."""
+    """The beginning of a file up to `offset`, which the server at `address` sends because it cannot start later."""
 
     def __init__(self, offset: BinlogOffset, address: str) -> None:
         self._offset = offset
@@ -221,12 +222,12 @@ class FileBeginning:
         return self._end == self._offset.pos
 
     def rest_of(self, events: bytes) -> bytes:
-        """Return, of the next events, the format and those after `offset`. Raises `LogLostError`."""
+        """Return the format and the events after `offset` among the next events. Raises `LogLostError`."""
         at, kept = 0, []
         while at < len(events) and not self.is_over:
             length = int.from_bytes(events[at + 9 : at + 13], "little")
             end = int.from_bytes(events[at + 13 : at + 17], "little")
-            if end:  # Zero: an event of the dump, not of the file. Ends have 32 bits; not every event is sent.
+            if end:  # Zero: an event of the dump, not of the file. Ends have 32 bits, and some events are not sent.
                 self._end += (end - self._end) % (1 << 32)
             if events[at + 4] in (ROTATE, FORMAT_DESCRIPTION):
                 kept.append(events[at : at + length])
@@ -240,12 +241,12 @@ class FileBeginning:
 
 
 def _is_mariadb_position(offset: BinlogOffset) -> bool:
-    """``0-1-5``, not ``uuid:1-5``."""
+    """Return True for a GTID set of MariaDB (``0-1-5``), not of MySQL (``uuid:1-5``)."""
     return ":" not in offset.gtid_set
 
 
 def _mariadb_state(offset: BinlogOffset) -> tuple[str, ...]:
-    """MariaDB knowledge base, "Replica: requesting a GTID position"."""
+    """Set the GTID position of MariaDB (knowledge base, "Replica: requesting a GTID position")."""
     if not offset.by_gtid or not _is_mariadb_position(offset):
         return ()
     position = ",".join(part.strip() for part in offset.gtid_set.split(","))

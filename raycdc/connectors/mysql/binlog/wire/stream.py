@@ -1,11 +1,11 @@
 """The log connection: hands out complete events from a position on.
 
 `BinlogStream` is the only part of the log path that does I/O. One thread calls `read` in a loop and passes the result
-to a `BinlogDecoder`; another thread may call `close` at any time. It never retries and never sleeps: a lost connection
-is a `SourceUnavailableError`, after which the caller opens a new stream at the decoder's position.
+to a `BinlogDecoder`; another thread may call `close` at any time. It never retries and never sleeps. If the connection
+is lost, it raises `SourceUnavailableError`, and the caller opens a new stream at the decoder's position.
 
-Back-pressure: a caller that stops reading leaves the server blocked in a write; ``net_write_timeout`` of the session
-is raised (by `connection.connect`, and again by `LogDump`) so that it waits instead of dropping us.
+Back-pressure: a caller that stops reading leaves the server blocked in a write; ``net_write_timeout`` of the session is
+raised (by `connection.connect`, and again by `LogDump`), so that the server waits instead of closing the connection.
 
 `EventBuffer` is the memory between the socket and the decoder: the socket receives into `free`; `received` strips the
 packets' headers (`packet_loops`), so that events are contiguous; `take` returns the complete ones. One thread.
@@ -38,14 +38,18 @@ from raycdc.connectors.mysql.binlog.wire import packet_loops as packets
 from raycdc.connectors.mysql.binlog.wire.log_dump import FileBeginning, LogDump, TornLogError, file_after
 from raycdc.errors import CorruptLogError, SourceError, SourceUnavailableError
 
-#: Bytes asked of the socket at a time: a system call per megabyte is nothing, and the buffer stays in the cache.
+#: The bytes requested from the socket at a time: one system call per megabyte costs nothing, and the buffer stays in
+#: the cache.
 _RECEIVE_BYTES = 1 << 20
-#: No event is larger: a server's ``max_allowed_packet`` is 1 GiB at most.
+#: The largest event: a server's ``max_allowed_packet`` is at most 1 GiB.
 EVENT_BYTES_MAX = 1 << 30
 
 
 class EventBuffer:
-    """See the module's docstring. It grows to the largest event, and keeps its size."""
+    """The memory between socket and decoder; see the module's docstring.
+
+    It grows to the largest event, and keeps its size.
+    """
 
     def __init__(self) -> None:
         self._raw = np.empty(_RECEIVE_BYTES, np.uint8)
@@ -56,21 +60,21 @@ class EventBuffer:
 
     @property
     def free(self) -> memoryview:
-        """The memory that the socket receives into."""
+        """Return the memory that the socket receives into."""
         return self._raw.data[self._raw_used :]
 
     @property
     def complete(self) -> int:
-        """Bytes of complete events."""
+        """Return the number of bytes of complete events."""
         return int(self._state[packets.P_COMPLETE])
 
     def take(self) -> memoryview:
-        """The complete events; valid until `drop_taken`."""
+        """Return the complete events; valid until `drop_taken`."""
         self._given = self.complete
         return self._out.data[: self._given]
 
     def drop_taken(self) -> None:
-        """Move the incomplete event to the front; its beginning is all that is left of the last `take`."""
+        """Drop the events of the last `take`, and move the incomplete event to the front."""
         state = self._state
         if self._given:
             rest = int(state[packets.P_OUT]) - self._given
@@ -80,7 +84,10 @@ class EventBuffer:
             self._given = 0
 
     def received(self, count: int) -> bytes | None:
-        """`count` bytes came into `free`. Returns the packet by which the server ends the stream, once it is whole."""
+        """Process `count` bytes that were received into `free`.
+
+        Returns the packet by which the server ends the stream, if it is complete.
+        """
         self._raw_used += count
         at, last = 0, None
         while True:
@@ -106,14 +113,14 @@ _log = logging.getLogger(__name__)
 class TornFiles:
     """The torn files of one stream; see the module's docstring.
 
-    `connect_again` makes another connection to the same server; None: not possible. `is_positioned`: the requested
-    position is known to be between events.
+    `connect_again` makes another connection to the same server; None: not possible. `is_positioned` is True if the
+    requested position is known to be between events.
     """
 
     def __init__(self, connect_again: Callable[[], Connection[Any]] | None, *, is_positioned: bool) -> None:
         self._connect_again = connect_again
         self._is_positioned = is_positioned
-        #: Why the last torn file was left, until the next file shows that a server has started.
+        #: The error of the last torn file that was left, until the next file shows that the server was restarted.
         self._torn: TornLogError | None = None
 
     def leave(self, torn: TornLogError, position: BinlogOffset) -> tuple[Connection[Any], BinlogOffset]:
@@ -151,12 +158,12 @@ class TornFiles:
                     "target: raycdc verify finds it (sync_binlog = 1 prevents it)", address, self._torn.file,
                 )  # fmt: skip
                 self._torn = None
-            # A format that is sent because a dump begins inside a file has no position.
+            # A format that the server sends because a dump begins inside a file has no position.
             self._is_positioned = self._is_positioned or events[at + 13 : at + 17] != bytes(4)
             at += length
 
 
-#: The server reports an idle log at least this often, so that people see how far behind they are.
+#: The server reports an idle log at least this often, so that the displayed lag is recent.
 _SAYS_EVERY_S = 1.0
 #: The least number of bytes per receive, even if fewer are requested: a system call costs as much as receiving these.
 _RECEIVE_BYTES_MIN = 4 << 10
@@ -166,18 +173,18 @@ _SILENT_HEARTBEATS = 3
 
 @dataclass(slots=True)
 class _Silence:
-    """For how long the server has said nothing; with `lost_s` of it the connection is taken for lost."""
+    """The time since the server's last message. After `lost_s`, the connection counts as lost."""
 
     lost_s: float
     heard_at: float = field(default_factory=time.monotonic)
 
     def heard(self) -> None:
-        """The server said something."""
+        """Note that a message of the server came."""
         self.heard_at = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Return how long it has lasted."""
+        """Return the seconds since the last message."""
         return time.monotonic() - self.heard_at
 
 
@@ -204,7 +211,7 @@ class BinlogStream:
         lost_s = max(_SILENT_HEARTBEATS * heartbeat_s, 10.0)
         heartbeat_s = min(heartbeat_s, _SAYS_EVERY_S)
         self._closed = False
-        #: The server sent its whole log, to a stream of the server id 0, which ends there.
+        #: True if the server has sent its whole log, to a stream with the server id 0.
         self.ended = False
         self._buffer = EventBuffer()
         self._failure: SourceError | CorruptLogError | None = None
@@ -214,7 +221,7 @@ class BinlogStream:
         except BaseException:
             close_quietly(connection)
             raise
-        #: While the beginning of a file is passed over.
+        #: The beginning of a file, while its events are dropped.
         self._beginning = FileBeginning(offset, self._dump.address) if from_the_beginning else None
         is_positioned = offset.by_gtid or offset.pos == 4 or from_the_beginning
         self._torn_files = TornFiles(connect_again, is_positioned=is_positioned)
@@ -233,7 +240,7 @@ class BinlogStream:
 
     @property
     def address(self) -> str:
-        """The server's."""
+        """Return the address of the server."""
         return self._dump.address
 
     @property

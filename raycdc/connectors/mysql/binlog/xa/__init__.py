@@ -1,1 +1,1 @@
-"""XA transactions: their rows are decoded where they are prepared, and emitted where they are committed."""
+"""XA transactions: their rows are decoded at XA PREPARE, and emitted at XA COMMIT."""

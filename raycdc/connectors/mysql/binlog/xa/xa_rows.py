@@ -48,23 +48,23 @@ from raycdc.model import RowKind, TableId, part_of
 
 
 class RowKeeper(Protocol):
-    """Rows as a position keeps them."""
+    """The conversion of rows to the form in which a position keeps them."""
 
     def keep(self, item: BinlogRowsItem) -> bytes | None:
         """Return the rows as bytes, without values that must be masked; None if no row matters."""
 
     def batch(self, kept: bytes) -> pa.RecordBatch:
-        """The batch that `keep` made bytes of."""
+        """Return the batch of rows that `keep` turned into bytes."""
 
     def keep_events(self, table: TableId, events: bytes) -> bytes | None:
-        """The part of the events that may be kept, as bytes; None for nothing."""
+        """Return the events that may be kept, as bytes; None if none may."""
 
     def events(self, kept: bytes) -> bytes:
-        """The events that `keep_events` was given."""
+        """Return the events that were passed to `keep_events`."""
 
 
 class PlainKeeper:
-    """A `RowKeeper` of all rows, as they are."""
+    """A `RowKeeper` that keeps all rows unchanged."""
 
     def keep(self, item: BinlogRowsItem) -> bytes | None:
         return ipc_bytes(item.batch)
@@ -80,7 +80,10 @@ class PlainKeeper:
 
 
 class XaRows:
-    """See the module's docstring. `decode` gives the items of events without checksum, at the cursor's place."""
+    """The rows of XA transactions; see the module's docstring.
+
+    `decode` yields the items of events without checksums, at the cursor's position.
+    """
 
     def __init__(
         self,
@@ -96,17 +99,17 @@ class XaRows:
         self._maps = maps
         self._mismatches = mismatches
         self._decode = decode
-        #: No schema is known for sure, so that rows wait as events.
+        #: True if no schema is certain, so that rows are kept as raw events.
         self._raw = maps.schemas.inferred
         self._begun = self._raw
-        #: Decides which tables' rows are kept, maybe more than are wanted: they may be wanted later. It and the keeper
-        #: may be replaced before the first event.
+        #: Returns True for tables whose rows are kept, maybe more tables than are wanted now, because they may be
+        #: wanted later. This and the keeper may be replaced before the first event.
         self.keeps: Callable[[TableId], bool] = maps.wanted
         self.keeper: RowKeeper = PlainKeeper()
-        #: Returns the tables of an unknown transaction whose XA COMMIT begins, or why they are unknown. May be replaced
+        #: Returns the tables of an unknown transaction at its XA COMMIT, or why they are unknown. May be replaced
         #: before the first event.
         self.find_prepared: Callable[[str, BinlogOffset], tuple[TableId, ...] | str] = _nobody_knows
-        #: Tables of the present transaction whose rows are uncertain.
+        #: The tables of the present transaction whose rows are uncertain.
         self.doubtful: set[TableId] = set()
         #: Called for each XA PREPARE, before the cursor reaches its end. May be replaced before the first event.
         self.on_prepare: Callable[[Preparing], None] | None = None
@@ -117,7 +120,10 @@ class XaRows:
         return self._transactions.is_open
 
     def begin(self) -> None:
-        """Decode what waits as events, which an earlier version of the state has. Called before all else."""
+        """Decode transactions that the state of an earlier version kept as raw events.
+
+        Called before all other methods.
+        """
         if self._begun:
             return
         self._begun = True
@@ -127,7 +133,7 @@ class XaRows:
             self._transactions.keep(*((step.xid, self._prepared(step, **location)) for step in waiting))
 
     def items(self, event: bytes) -> Iterator[LogItem]:
-        """Yield the rows that `event`, of an XA transaction and without its checksum, makes final."""
+        """Yield the rows that `event` commits. It is an event of an XA transaction, without its checksum."""
         state = self._cursor.state
         with self._cursor.locating_errors():
             step = self._transactions.on_event(event, wanted=self.keeps, from_the_start=self._raw)
@@ -180,7 +186,9 @@ class XaRows:
         return self._with_unfollowed(PreparedTransaction(tuple(parts), count), step)
 
     def _with_unfollowed(self, prepared: PreparedTransaction, step: Preparing) -> PreparedTransaction:
-        """Return the transaction with the events of tables that are not followed now, and other tables' names."""
+        """Return the transaction with the raw events of tables that are not followed now, and the names of other
+        tables.
+        """
         parked = {t: found for t, found in events_by_table(step.events).items() if not self._maps.wanted(t)}
         kept = {table: self.keeper.keep_events(table, msgpack.packb(found)) for table, found in parked.items()}
         parts = [part for part in prepared.rows if part.table not in parked]
@@ -191,7 +199,7 @@ class XaRows:
     def _kept(self, item: BinlogRowsItem, first_seq: int) -> PreparedRows | None:
         shape = self._maps.schemas.known(item.table)
         if shape is None or not self._maps.wanted(item.table):
-            return None  # Later rows were not to be believed, and the table is parked.
+            return None  # The rows cannot be trusted, because the table is parked.
         numbered = _with_column(item.batch, "_seq", pc.subtract(item.batch.column("_seq"), pa.scalar(first_seq)))
         rows = self.keeper.keep(replace(item, batch=numbered))
         return None if rows is None else PreparedRows(item.table, version_of(shape), rows)
@@ -234,7 +242,7 @@ class XaRows:
             cursor.skip_rows = 0
 
     def _unseen(self, xid: str, event: bytes) -> None:
-        """Park the followed tables that have rows in it, or may have."""
+        """Park the followed tables that have rows in an unknown transaction, or may have."""
         cursor, maps = self._cursor, self._maps
         if int(cursor.state[index.S_SKIP]) > 0:
             return
@@ -260,7 +268,7 @@ class XaRows:
             )
 
     def _without_skipped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """An update counts once, as two rows of the batch."""
+        """Leave out the skipped rows. An update counts once, although it has two rows in the batch."""
         skip_rows = self._cursor.skip_rows
         if not skip_rows:
             return batch
@@ -277,13 +285,13 @@ def _nobody_knows(_xid: str, _before: BinlogOffset) -> str:
 
 
 def version_of(table: MySqlTable) -> str:
-    """Changes when rows would be decoded otherwise."""
+    """Return a hash that changes if rows would be decoded differently."""
     columns = [(c.name, c.column_type, c.charset, c.collation, c.treatment.value) for c in table.columns]
     return hashlib.sha256(repr((columns, table.primary_key, table.row_end)).encode()).hexdigest()[:16]
 
 
 def ipc_bytes(batch: pa.RecordBatch) -> bytes:
-    """The batch as an Arrow IPC stream."""
+    """Return the batch as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -299,7 +307,7 @@ def batch_of(data: bytes) -> pa.RecordBatch:
 def _relocated_item(
     shape: MySqlTable, batch: pa.RecordBatch, file: str, position: int, millis: int, first_seq: int
 ) -> BinlogRowsItem:
-    """The batch as rows of the event that ends at `position`."""
+    """Return the batch as rows of the event that ends at `position`."""
     count = batch.num_rows
     batch = _with_column(batch, "_seq", pc.add(batch.column("_seq"), pa.scalar(first_seq)))
     batch = _with_column(batch, "_ts_ms", pa.array(np.full(count, millis, np.int64)))

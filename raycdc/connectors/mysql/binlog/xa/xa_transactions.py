@@ -2,7 +2,7 @@
 
 Called by `XaRows`. XA PREPARE writes a transaction's rows to the log, under a GTID of its own; XA COMMIT or XA ROLLBACK
 follows at any distance, or never. Until then a `PreparedTransaction` is part of every position (`stored`), so that it
-survives a restart, on whatever node.
+survives a restart on any node.
 
 Every prepared transaction is remembered, with or without rows of captured tables: if an unknown one is committed, it
 was prepared before the job began, and its rows are missing (`Unseen`). Of unselected tables only the names are
@@ -32,10 +32,10 @@ from raycdc.core.typed_codec import JsonObject, stored
 from raycdc.errors import CorruptLogError, DataError, StateError
 from raycdc.model import TableId
 
-#: Bytes of rows that all prepared transactions together may hold: they are written with every checkpoint.
+#: The most bytes of rows in all prepared transactions together, because they are written with every checkpoint.
 STORED_BYTES_MAX = 64 << 20
 
-#: Before the text of this version and later ones; version 1 has none, and held raw events.
+#: The prefix of the text since this version. Version 1 has no prefix, and held raw events.
 _VERSION = "2:"
 
 _COMMIT_WORD, _ROLLBACK_WORD = "COMMIT", "ROLLBACK"
@@ -45,8 +45,8 @@ _COMMIT_WORD, _ROLLBACK_WORD = "COMMIT", "ROLLBACK"
 class PreparedRows:
     """Rows of one table, as `raycdc.connectors.mysql.binlog.xa.xa_rows.RowKeeper` keeps them.
 
-    `version` is the table's shape that they were decoded with; empty for a table that was parked at XA PREPARE, whose
-    rows are events. The `_seq` of others counts from the transaction's first row.
+    `version` is the table's version with which they were decoded. It is empty for a table that was parked at XA
+    PREPARE: its rows are raw events. The `_seq` of decoded rows counts from the transaction's first row.
     """
 
     table: TableId
@@ -90,7 +90,10 @@ class PreparedTransaction(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """XA PREPARE: `XaTransactions.keep` wants these events as they are to be kept. There are rows of `others`, too."""
+    """An XA PREPARE: the `events` must be converted for `XaTransactions.keep`.
+
+    There are also rows of the tables `others`.
+    """
 
     xid: str
     events: tuple[bytes, ...]
@@ -99,14 +102,14 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The rows of these events count from here on."""
+    """The commit of these events without a preparation: their rows are emitted from here on."""
 
     events: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """The rows of a prepared transaction count from here on."""
+    """The commit of a prepared transaction: its rows are emitted from here on."""
 
     xid: str
     prepared: PreparedTransaction
@@ -114,7 +117,7 @@ class Committing:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """XA COMMIT of a transaction that was prepared before the job began: its rows are not known here."""
+    """The commit of a transaction that was prepared before the job began: its rows are unknown."""
 
     xid: str
 
@@ -141,11 +144,11 @@ class XaTransactions:
         return f"XaTransactions(prepared={list(self._prepared)}, open={len(self._open)} events)"
 
     def take_events(self) -> list[Preparing]:
-        """Transactions of which there are events yet; each is to be kept again."""
+        """Return the transactions that are kept as raw events, and must be passed to `keep` again."""
         return [Preparing(xid, prepared.events) for xid, prepared in self._prepared.items() if prepared.events]
 
     def keep(self, *kept: tuple[str, PreparedTransaction]) -> None:
-        """The transactions that are prepared. Raises `DataError` where they are too large."""
+        """Add prepared transactions. Raises `DataError` if all together are too large."""
         self._prepared.update(kept)
         self._store()
 
@@ -169,7 +172,7 @@ class XaTransactions:
                     return self._finish(*finished, from_the_start=from_the_start)
                 meaning = transaction_statement(query.text, rules).meaning
                 if meaning != Q_XA_START:
-                    # ROLLBACK of one that was never prepared, or COMMIT.
+                    # A ROLLBACK or COMMIT of a transaction that was never prepared.
                     return self._end(commits=meaning == Q_COMMIT)
                 self._begin()
             case index.MARIADB_GTID:
@@ -182,7 +185,7 @@ class XaTransactions:
         return None
 
     def forget_open(self) -> None:
-        """The open transaction never was."""
+        """Forget the open transaction, as if it had never begun."""
         self._open, self.is_open = [], False
 
     def _begin(self) -> None:
@@ -192,7 +195,7 @@ class XaTransactions:
         self._unfollowed_with_rows.clear()
 
     def _keep(self, event: bytes, *, other: TableId | None = None) -> None:
-        """`other`: the event is a table map of this table, whose rows are not wanted."""
+        """Keep an event of the open transaction. `other` is the table of a table map whose rows are not wanted."""
         table_id = event[HEADER_BYTES : HEADER_BYTES + 6]
         if event[4] == index.TABLE_MAP:
             self._table_ids.discard(table_id)
@@ -213,7 +216,7 @@ class XaTransactions:
                 )
 
     def _end(self, *, commits: bool) -> Counting | None:
-        """The open transaction ends without having been prepared."""
+        """End the open transaction, which was not prepared. Returns its events if it commits."""
         events, self._open, self.is_open = tuple(self._open), [], False
         return Counting(events) if commits else None
 
@@ -255,7 +258,7 @@ def _read(stored: str) -> dict[str, PreparedTransaction]:
 
 
 def prepared_xid(body: bytes) -> tuple[str, bool]:
-    """(name, whether it is XA COMMIT ONE PHASE) of an XA_PREPARE event.
+    """Return (name, True for XA COMMIT ONE PHASE) of an XA_PREPARE event.
 
     Body: one_phase(1) format(4) gtrid_length(4) bqual_length(4) gtrid bqual.
     """
@@ -269,13 +272,14 @@ def prepared_xid(body: bytes) -> tuple[str, bool]:
 
 
 def finished_xid(statement: str, rules: LexRules) -> tuple[str, bool] | None:
-    """(name, whether it commits) of ``XA COMMIT X'..',X'..',1`` or ``XA ROLLBACK …``; None for anything else.
+    """Return (name, True for a commit) of ``XA COMMIT X'..',X'..',1`` or ``XA ROLLBACK …``; None for another statement.
 
-    `statement` as `QueryEvent.text`. Raises `DataError` for one whose name cannot be read: any rows may be its.
+    `statement` is `QueryEvent.text`. Raises `DataError` if the name cannot be read, because any transaction may be
+    meant.
     """
     tokens = tokenize(statement, rules)
     try:
-        # The rest of a statement with another beginning is not read.
+        # Of other statements, only the first two words are read.
         words = [token.text.upper() for token in islice(tokens, 2)]
     except LexError:
         return None
@@ -283,7 +287,7 @@ def finished_xid(statement: str, rules: LexRules) -> tuple[str, bool] | None:
         return None
     try:
         return _finished_name(list(tokens)), words[1] == _COMMIT_WORD
-    except (ValueError, IndexError) as cause:  # `LexError` is one of them.
+    except (ValueError, IndexError) as cause:  # `LexError` is a ValueError.
         raise DataError(f"the XA transaction that a statement ends cannot be read: {shown(statement)}") from cause
 
 
@@ -297,19 +301,19 @@ def _finished_name(tokens: Iterable[Token]) -> str:
 
 
 def _name_bytes(token: Token) -> bytes:
-    """A part of a name: ``X'6162'`` or ``'ab'``."""
+    """Return a part of a name: ``X'6162'`` or ``'ab'``."""
     if token.kind is TokenKind.STRING:
         return token.text.encode("utf-8", "surrogateescape")
     return bytes.fromhex(token.text[2:].strip("'"))
 
 
 def xid_text(gtrid: bytes, bqual: bytes, format_: int) -> str:
-    """A transaction's name as the log's statements write it, in lower case."""
+    """Return a transaction's name as the statements of the log write it, in lower case."""
     return f"x'{gtrid.hex()}',x'{bqual.hex()}',{format_}"
 
 
 def events_by_table(events: tuple[bytes, ...]) -> dict[TableId, list[bytes]]:
-    """The events of each table that they have rows of, with its table maps."""
+    """Return the row events of each table, with its table maps."""
     names: dict[bytes, TableId] = {}
     events_of: dict[TableId, list[bytes]] = {}
     with_rows = set()

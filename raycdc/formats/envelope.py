@@ -219,7 +219,7 @@ class KnownTables:
         self.view = self._view()
 
     def add(self, names: tuple[bytes, bytes, bytes], version: int, index: int) -> None:
-        """Make a table known under the number `index` (negative: filtered out)."""
+        """Make a table known under the number `index`: `NOT_TAKEN`, `UNREADABLE` or less, or that of its shape."""
         self._entries.append((names, version, index))
         self.view = self._view()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raycdc.errors import SchemaError
 from raycdc.formats.api import (
     BadMessage,
     BadMessageError,
@@ -21,6 +22,9 @@ from raycdc.formats.envelope import EnvelopeSpec
 from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.formats.options import DEAD_LETTERS, FormatOptions
 from raycdc.model import TableId
+
+#: The errors of a dialect that reads JSON of another structure than its format's.
+MALFORMED = (SchemaError, TypeError, KeyError, ValueError, AttributeError, IndexError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,11 @@ class MessageAt:
         key: bytes | None = self.batch.keys[self.in_batch].as_py()
         return key
 
+    @property
+    def location(self) -> str:
+        """Where the message is: topic, partition and offset."""
+        return self.batch.origin.location(int(self.batch.offsets[self.in_batch]))
+
     def text(self, slot: int) -> str:
         """The text of an envelope field; empty if the message has none."""
         return self.chunk.text(self.number, slot).decode("utf-8", "replace")
@@ -55,6 +64,10 @@ class MessageAt:
     def does(self, action: int) -> bool:
         """Return True if the scan found this action in the message."""
         return bool(self.chunk.messages.info[self.number, envelope.ACTION] == action)
+
+    def fails_by(self, code: int) -> bool:
+        """Return True if the scan found the message bad for the reason `code`."""
+        return bool(self.chunk.messages.info[self.number, envelope.ERROR] == code)
 
     def left_out(self, error: BadMessageError) -> BadMessage:
         """The message for the dead-letter sink."""
@@ -71,6 +84,16 @@ def scan_error(message: MessageAt, spec: EnvelopeSpec) -> BadMessageError:
     if code == envelope.NO_ROWS:
         return _error(CorruptMessageError, message, "what should hold the row is neither an object nor an array")
     return _error(CorruptMessageError, message, f"corrupt message: {describe.damage(code, at)}")
+
+
+def malformed_schema(cause: Exception) -> str:
+    """Return what is wrong with a schema or a statement that a dialect could not read (`MALFORMED`)."""
+    return str(cause) if isinstance(cause, SchemaError) else "it has another structure than the format's"
+
+
+def unreadable_schema(message: MessageAt, why: str) -> BadMessageError:
+    """Return the error for a message whose schema, or whose description of a schema change, cannot be read."""
+    return _error(CorruptMessageError, message, f"its schema cannot be read: {why}")
 
 
 def no_before_image(message: MessageAt, advice: str) -> BadMessageError:
@@ -116,4 +139,4 @@ def too_many_fields(message: MessageAt, table: TableId, options: FormatOptions) 
 
 
 def _error(kind: type[BadMessageError], message: MessageAt, why: str) -> BadMessageError:
-    return kind(f"{message.batch.origin.location(int(message.batch.offsets[message.in_batch]))}: {why}")
+    return kind(f"{message.location}: {why}")

@@ -26,7 +26,9 @@ from raycdc.formats.api import (
     RowsItem,
 )
 from raycdc.formats.decoding.bad_messages import (
+    MALFORMED,
     MessageAt,
+    malformed_schema,
     no_before_image,
     no_row,
     partial_row,
@@ -34,6 +36,7 @@ from raycdc.formats.decoding.bad_messages import (
     table_of_ours,
     too_many_fields,
     unfit_value,
+    unreadable_schema,
 )
 from raycdc.formats.decoding.named_tables import EnvelopeDialect, NamedTables, Shape
 from raycdc.formats.decoding.pieces import TableDecoder
@@ -120,6 +123,9 @@ class EnvelopeDecoder:
             elif self._tables.takes_none_of(message):
                 actions[at] = envelope.FILTERED
                 continue
+            elif message.fails_by(envelope.BAD_SCHEMA):
+                error = unreadable_schema(message, self._tables.why_unreadable(message))
+                failure = self._bad_message(message, error)
             else:
                 failure = self._bad_message(message, scan_error(message, self._dialect.spec))
             if failure is not None:
@@ -135,8 +141,8 @@ class EnvelopeDecoder:
             bad, bad_at = self._rows(batch, chunk, first, at)
             if bad is not None:
                 return bad, chunk.first + bad_at
-            if at < stop:
-                self._ddl(MessageAt(batch, chunk, at))
+            if at < stop and (refused := self._ddl(MessageAt(batch, chunk, at))) is not None:
+                return refused, chunk.first + at
             first = at + 1
         return failure, chunk.first + stop
 
@@ -185,13 +191,18 @@ class EnvelopeDecoder:
             return partial_row(message, decoder.state.id, decoder.unfit(), self._dialect.spec.whole_images)
         return unfit_value(message, decoder.state.id, decoder.unfit(), code)
 
-    def _ddl(self, message: MessageAt) -> None:
+    def _ddl(self, message: MessageAt) -> BadMessageError | None:
+        """Pass a statement on. Returns an error if it cannot be read and must not be left out."""
         index = int(message.chunk.messages.info[message.number, envelope.TABLE_NUMBER])
         if index < 0:
-            return
+            return None
         table = self._tables.shapes[index].decoder
         events: list[SchemaChangeEvent] = []
-        defined = self._dialect.defined(message.raw) if not table.state.fixed else None
+        try:
+            defined = self._dialect.defined(message.raw) if not table.state.fixed else None
+            more, statement = self._dialect.changes(message.raw, table.state.id)
+        except MALFORMED as cause:
+            return self._bad_message(message, unreadable_schema(message, malformed_schema(cause)))
         # All of them: the statement may name other tables, too.
         for named in self._tables:
             named.flush(self._items)
@@ -203,8 +214,8 @@ class EnvelopeDecoder:
             table.rebuild()
         elif message.does(envelope.DDL):
             table.changed()
-        more, statement = self._dialect.changes(message.raw, table.state.id)
         self._items.append(ChangeItem(table.state.id, (*events, *more), message.in_batch, statement))
+        return None
 
     def _bad_message(self, message: MessageAt, error: BadMessageError) -> BadMessageError | None:
         """Leave the message out, or return its error where it must not be left out."""

@@ -20,6 +20,7 @@ _DAMAGE = {
     tape.TOO_DEEP: f"nested deeper than {tape.DEPTH_MAX} levels",
     tape.TOO_MANY_TOKENS: "more values than its size allows",
     envelope.NOT_AN_OBJECT: "it is no JSON object",
+    envelope.NO_NAME: "what should name its database, schema or table is no text",
     envelope.BAD_DOCUMENT: "the document in a string is no JSON object",
 }
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from raycdc.formats.api import MessageBatch
 from raycdc.formats.decoding.arena import WireColumn
-from raycdc.formats.decoding.bad_messages import MessageAt
+from raycdc.formats.decoding.bad_messages import MALFORMED, MessageAt, malformed_schema
 from raycdc.formats.decoding.pieces import TableDecoder
 from raycdc.formats.decoding.tables import TableState
 from raycdc.formats.decoding.work import Chunk
@@ -27,6 +27,8 @@ from raycdc.model.json_value import Json
 
 #: The fields that name a message's table.
 _NAMES = (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE)
+#: How often the scan stops at one message: for new texts, again if they made it forget known ones, and for its table.
+STOPS_MAX = 3
 
 
 class EnvelopeDialect(Protocol):
@@ -94,6 +96,8 @@ class NamedTables:
         self._repeats = RepeatedTexts(dialect.spec.repeats)
         self._known = KnownTables()
         self._decoders: dict[TableId, TableDecoder] = {}
+        #: Why schema texts cannot be read, by their negative numbers from `UNREADABLE` on.
+        self._unreadable: list[str] = []
 
     def __iter__(self) -> Iterator[TableDecoder]:
         return iter(self._decoders.values())
@@ -105,14 +109,21 @@ class NamedTables:
             self._decoders[state.id] = self._decoder(state)
 
     def scan(self, batch: MessageBatch, chunk: Chunk) -> None:
-        """Find the envelope and the table of every message of the chunk."""
-        first = 0
+        """Find the envelope and the table of every message of the chunk.
+
+        Raises `RuntimeError` if the scan stops at one message more often than its texts and its table can explain.
+        """
+        first, stops = 0, 0
         while True:
-            why, first = envelope.scan(
+            why, stopped = envelope.scan(
                 chunk.tape, self._repeats.view, self.layout.names, self._known.view, chunk.messages, first
             )
             if why == envelope.STOP_END:
                 return
+            stops = stops + 1 if stopped == first else 1
+            first = stopped
+            if stops > STOPS_MAX:
+                raise RuntimeError(f"{MessageAt(batch, chunk, first).location}: its table does not become known")
             if why == envelope.STOP_TEXT:
                 self._new_texts(chunk)
             else:
@@ -124,9 +135,17 @@ class NamedTables:
             return []
         return [number for number, shape in enumerate(self.shapes) if shape.decoder.state.id == DEAD_LETTERS]
 
+    def why_unreadable(self, message: MessageAt) -> str:
+        """Return why the schema text of a message with the error `BAD_SCHEMA` cannot be read."""
+        number = int(message.chunk.messages.info[message.number, envelope.TABLE_NUMBER])
+        return self._unreadable[envelope.UNREADABLE - number]
+
     def takes_none_of(self, message: MessageAt) -> bool:
-        """Return True if a bad message names a table that is not taken. A message that is no JSON at all names none."""
-        if self._selector is None or not message.text(envelope.TABLE):
+        """Return True if a bad message names a table that is not taken.
+
+        A message that is no JSON at all, or whose names are no texts, names none.
+        """
+        if self._selector is None or not message.text(envelope.TABLE) or message.fails_by(envelope.NO_NAME):
             return False
         return not self._selector.matches(self._table_id(message))
 
@@ -144,17 +163,22 @@ class NamedTables:
         table_id = self._table_id(message)
         text = self.layout.names.flags[envelope.FLAG_VERSION_NAME]
         version = self._repeats.found(int(text)) if text >= 0 else ABSENT
-        index = -1
+        index = envelope.NOT_TAKEN
         # A statement about a whole database names no table, and must be seen even if only some of its tables are
         # selected.
         whole_database = not name and message.does(envelope.DDL)
         if self._selector is None or whole_database or self._selector.matches(table_id):
-            columns = self._dialect.described(self._repeats.text(version)) if version >= 0 else None
-            decoder = self._decoders.get(table_id)
-            if decoder is None:
-                decoder = self._decoders[table_id] = self._first_seen(message, table_id)
-            index = len(self.shapes)
-            self.shapes.append(Shape(decoder, columns))
+            try:
+                columns = self._dialect.described(self._repeats.text(version)) if version >= 0 else None
+            except MALFORMED as cause:
+                index = envelope.UNREADABLE - len(self._unreadable)
+                self._unreadable.append(malformed_schema(cause))
+            else:
+                decoder = self._decoders.get(table_id)
+                if decoder is None:
+                    decoder = self._decoders[table_id] = self._first_seen(message, table_id)
+                index = len(self.shapes)
+                self.shapes.append(Shape(decoder, columns))
         self._known.add((database, schema, name), version, index)
 
     def _table_id(self, message: MessageAt) -> TableId:

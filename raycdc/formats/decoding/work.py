@@ -22,6 +22,7 @@ from raycdc.formats.loops.tape_loops import (
     SPARE,
     STATE_SIZE,
     STOP,
+    STRING,
     TOKENS,
     Tape,
 )
@@ -108,8 +109,9 @@ class Chunk:
         raise AssertionError("the loops name keys of rows alone")
 
     def text(self, message: int, slot: int) -> bytes:
-        """The text of an envelope field; empty if the message has none."""
-        return self.token(int(self.messages.found[message, slot]))
+        """Return the text of an envelope field; empty if the message has none, or another kind of value there."""
+        token = int(self.messages.found[message, slot])
+        return self.token(token) if token >= 0 and self.tape.tok[token, KIND] == STRING else b""
 
     def number(self, first: int) -> int:
         """Number the rows from `first` on, once it is known how many each message has at most; the next number."""

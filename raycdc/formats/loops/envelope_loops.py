@@ -42,7 +42,7 @@ from raycdc.formats.loops.tape_loops import (
 INSERT, UPDATE, DELETE, TRUNCATE, DDL, IGNORE, TOMBSTONE, FILTERED, BAD = range(9)
 
 # Reasons for a bad message in addition to the damages of `tape_loops`; `describe` has their texts.
-NOT_AN_OBJECT, NO_TYPE, UNKNOWN_TYPE, NO_ROWS, NO_BEFORE, BAD_DOCUMENT = 20, 21, 22, 23, 24, 25
+NOT_AN_OBJECT, NO_TYPE, UNKNOWN_TYPE, NO_ROWS, NO_BEFORE, BAD_DOCUMENT, NO_NAME, BAD_SCHEMA = range(20, 28)
 
 # Fields every envelope may have; those of a format's own metadata follow.
 TYPE, AFTER, BEFORE, DATABASE, SCHEMA, TABLE, TIME, IS_DDL, DDL_TEXT = range(9)
@@ -82,8 +82,9 @@ FLAG_DEFAULT_ACTION, FLAG_DOCUMENTS, FLAG_ROW, FLAG_VERSION_NAME = range(4)
 
 class EnvelopeTables(NamedTuple):
     """Known tables. A row of `entry`: where database, schema and name lie in `data` one after the other, the length of
-    each, the number of the repeated text that tells its version, and Python's number for it, negative where it is
-    filtered out. `bucket` is a hash table of rows; its last element is the table found last.
+    each, the number of the repeated text that tells its version, and Python's number for it: `NOT_TAKEN` if it is
+    filtered out, `UNREADABLE` or less if the schema text of that version cannot be read. `bucket` is a hash table of
+    rows; its last element is the table found last.
     """
 
     data: npt.NDArray[np.uint8]
@@ -93,6 +94,7 @@ class EnvelopeTables(NamedTuple):
 
 #: Columns of `EnvelopeTables.entry` after the three lengths.
 VERSION, INDEX = 4, 5
+NOT_TAKEN, UNREADABLE = -1, -2
 
 
 class ScannedMessages(NamedTuple):
@@ -262,6 +264,25 @@ def _table(tape: Any, tables: Any, found: Any, message: Any, version: Any) -> An
 
 
 @inlined
+def _names_are_texts(tape: Any, found: Any, message: Any, action: Any) -> Any:
+    """Return False if what should name the message's table is no text.
+
+    A null counts as absent, except as the database or the table of a message with rows.
+    """
+    for slot in range(DATABASE, TABLE + 1):
+        token = np.int64(found[message, slot])
+        if token < 0:
+            continue
+        if tape.tok[token, KIND] == NULL:
+            if action <= TRUNCATE and slot != SCHEMA:
+                return False
+            found[message, slot] = -1
+        elif not plain_text(tape, token) or tape.tok[token, KIND] != STRING:
+            return False
+    return True
+
+
+@inlined
 def _rows(tape: Any, repeats: Any, names: Any, messages: Any, message: Any) -> Any:
     """Check that the containers of the rows are of the right kind; return 0 or the reason.
 
@@ -351,16 +372,16 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
             messages.found[message, AFTER] = before
         action, error = _action(tape, names, messages.found, message)
         if error != 0:
-            empty = (
-                error == NO_TYPE and messages.found[message, AFTER] < 0 and tape.tok[np.int64(before), KIND] == OBJECT
-            )
-            if empty and _null_payload(tape, before):
+            if error == NO_TYPE and messages.found[message, AFTER] < 0 and _null_payload(tape, before):
                 messages.info[message, ACTION] = TOMBSTONE
             else:
                 _fail(messages, message, error, 0)
             continue
         messages.info[message, ACTION] = action
         if action == IGNORE:
+            continue
+        if not _names_are_texts(tape, messages.found, message, action):
+            _fail(messages, message, NO_NAME, 0)
             continue
         if action <= DELETE:
             error = _rows(tape, repeats, names, messages, message)
@@ -373,7 +394,9 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
             tape.state[TOKENS] = before
             return STOP_TABLE, message
         messages.info[message, TABLE_NUMBER] = tables.entry[table, INDEX]
-        if tables.entry[table, INDEX] < 0:
+        if tables.entry[table, INDEX] <= UNREADABLE:
+            _fail(messages, message, BAD_SCHEMA, 0)
+        elif tables.entry[table, INDEX] == NOT_TAKEN:
             messages.info[message, ACTION] = FILTERED
         elif action <= DELETE:
             messages.info[message, MESSAGE_ROWS] = _rows_of(tape, action, np.int64(messages.found[message, AFTER]))

@@ -36,7 +36,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Log lines hold names and servers' words."""
+    """Formats log lines with control characters escaped, because lines contain names and texts of servers."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable_text(super().format(record))
@@ -70,7 +70,7 @@ app.add_typer(notify, name="notify")
 app.add_typer(bench, name="bench")
 
 
-#: An unknown option may be meant as a key of a source or a sink, which have another syntax.
+#: An unknown option may be the name of a key of a source or sink, which has another syntax.
 _KEYS_OF_PLUGINS = (
     "Other keys of the source's section are --answer KEY=VALUE; those of the sink's, --answer sink.KEY=VALUE."
 )
@@ -82,7 +82,7 @@ def run_app(words: Sequence[str]) -> int:
     try:
         result = command.main(args=list(words), prog_name="raycdc", standalone_mode=False)
     except Exception as error:
-        # The parser's own errors know how to show themselves; everything else goes up to `main`.
+        # Usage errors of the option parser print themselves; `main` handles all other errors.
         show = getattr(error, "show", None)
         if callable(show) and hasattr(error, "exit_code"):
             show()

@@ -38,14 +38,14 @@ FOLDER = Path("demo-lake")
 CONFIG = FOLDER / "demo.toml"
 _STATE = FOLDER / ".raycdc-state"
 _LOG = FOLDER / "run.log"
-#: Nets for a pipeline that hangs.
+#: Time limits for a pipeline that hangs.
 _SNAPSHOT_TIMEOUT_S = 900.0
 _STOP_TIMEOUT_S = 300.0
-#: Rows that are not seen within this time are fetched by a second run.
+#: If the target lacks rows after this time, a second run fetches them.
 _CATCH_UP_TIMEOUT_S = 60.0
 _WORKLOAD_PAUSE_S = 0.005
 _POLL_S = 0.25
-#: Rows of the largest table: of databases, which fill it by themselves, and of the others.
+#: Rows of the largest table: for databases, which generate it themselves, and for other sources.
 _ORDERS, _ORDERS_SENT = 200_000, 20_000
 
 
@@ -70,7 +70,10 @@ class _Options:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command. Prints only before and after the pipeline runs, because that has the screen meanwhile."""
+    """Run the demo; return its exit code.
+
+    Prints only before and after the pipeline runs, because the pipeline uses the screen in between.
+    """
     options = _parse(arguments)
     from raycdc.sandbox.servers import ServerError
     from raycdc.sandbox.shop import ShopSize
@@ -182,7 +185,7 @@ def _keys(section: Mapping[str, str | int | Sequence[str]]) -> Iterator[str]:
 
 
 def _print_engines(options: _Options) -> None:
-    """Print who will read and write, and where that can be watched."""
+    """Print which engines will read and write, and the addresses where they can be watched."""
     if options.local:
         print("This process reads and writes, because of --local.", flush=True)
         return
@@ -207,7 +210,7 @@ def _engine_rows() -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-# -- the pipeline and the customers side by side
+# -- the pipeline and the customers, concurrently
 
 
 def _follow(trial: SandboxSourceServer, options: _Options) -> ExitCode:
@@ -217,7 +220,7 @@ def _follow(trial: SandboxSourceServer, options: _Options) -> ExitCode:
         with _buying(trial):
             if not progress.wait_for_snapshot():
                 return progress.give_up("the snapshot was not finished")
-        trial.alter()  # here, because the customers' connection serves one thread at a time
+        trial.alter()  # This is not inside the block, because the customers' connection serves one thread at a time.
         with _buying(trial):
             ended = time.monotonic() + options.seconds
             while time.monotonic() < ended and pipeline.poll() is None:
@@ -258,7 +261,7 @@ def _buying(trial: SandboxSourceServer) -> AbstractContextManager[None]:
 
 
 class _Progress:
-    """The progress of the pipeline, from its checkpoints and its status."""
+    """The progress of the pipeline, read from its checkpoints and its status."""
 
     def __init__(self, pipeline: subprocess.Popen[bytes]) -> None:
         from raycdc.sandbox.trials.trial import COMPARED, DATABASE
@@ -283,20 +286,20 @@ class _Progress:
         return self._wait(finished, _SNAPSHOT_TIMEOUT_S)
 
     def wait_until_seen(self, moment: float) -> None:
-        """Wait until the target has the source's rows of `moment`, the pipeline has ended, or the timeout."""
+        """Wait until the target has the source's rows of `moment`, the pipeline has ended, or the time is over."""
 
         def seen() -> bool:
             try:
                 run = find(CheckpointStore(_STATE, create=False), timeout_s=0)
                 lag_ms = None if isinstance(run, NoRun) else run.status().job.lag_ms
             except StateError:
-                return False  # asked again soon
+                return False  # The caller polls again.
             return lag_ms is not None and time.time() - lag_ms / 1000 > moment
 
         self._wait(seen, _CATCH_UP_TIMEOUT_S)
 
     def give_up(self, what: str) -> ExitCode:
-        """The exit code of a demo that did not get there, after one line that says so."""
+        """Return the exit code of a demo that failed, after printing the reason in one line."""
         code = self._pipeline.poll()
         if code is None:
             print(f"\nThe demo gave up: {what} in time. Try fewer rows: --orders 1000", file=sys.stderr)
@@ -313,13 +316,13 @@ class _Progress:
         return False
 
     def _committed(self) -> Manifest | None:
-        """Manifest of the last committed epoch, or None while there is none."""
+        """Return the manifest of the last committed epoch, or None if there is none yet."""
         try:
             store = CheckpointStore(_STATE, create=False)
             record = store.last_commit()
             return None if record is None else store.manifest(record.epoch)
         except StateError:
-            return None  # not begun yet, or just being written: retried soon
+            return None  # The state does not exist yet or is being written; the caller polls again.
 
 
 # -- the result
@@ -337,7 +340,10 @@ class _Finding:
 
 
 def _compared(trial: SandboxSourceServer, target: SandboxTarget, options: _Options) -> list[_Finding]:
-    """Compare all tables. If needed, another run first fetches what was not sealed when the pipeline ended."""
+    """Compare all tables.
+
+    If they differ, another run first fetches rows that were not sealed when the pipeline ended.
+    """
     findings = _findings(trial, target)
     if not all(finding.equal for finding in findings):
         _raycdc(*options.run_words(), "--until", "caught-up")
@@ -379,7 +385,7 @@ def _print_findings(findings: Sequence[_Finding]) -> ExitCode:
 
 
 def _print_end(target: SandboxTarget, options: _Options, *, seconds: float) -> None:
-    """Print where the data is, how to look at it, and the commands to try next, as they can be typed here."""
+    """Print where the data is, how to look at it, and the next commands to try, ready to be copied."""
     from raycdc.sandbox.trials.trial import program, python_command
 
     print(f"\n{seconds:.0f} s in all.\nThe tables are {target.where}.")

@@ -1,7 +1,8 @@
-"""The mark of a demo in its folder: later demos may remove the folder, and runs there learn if the servers are up.
+"""The mark that a demo leaves in its folder.
 
-The demo keeps the mark locked while its servers are up, so that even a killed demo is detected. The mark identifies the
-configuration that the demo wrote: a changed one may use other servers.
+It shows later demos that they may remove the folder, and runs of its configuration if the demo's servers are up. The
+demo keeps the mark locked while its servers are up, so that even a killed demo is detected. The mark identifies the
+configuration that the demo wrote: a changed configuration may use other servers.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ _TEXT = "Made by `raycdc demo`, which removes this folder when it runs again.\n"
 
 
 def is_marked(folder: Path) -> bool:
-    """True if a demo made the folder."""
+    """Return True if a demo made the folder."""
     return (folder / MARK).exists()
 
 
 def mark(folder: Path) -> None:
-    """A demo makes the folder."""
+    """Mark the folder as made by a demo."""
     (folder / MARK).write_text(_TEXT, encoding="utf-8")
 
 
 @contextmanager
 def serving(config: Path) -> Iterator[None]:
-    """The servers of `config`, which is written, are up within the block."""
+    """Mark the servers of the configuration file `config` as running, until the end of the block."""
     with (config.parent / MARK).open("a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(f"{_digest(config)}\n")
@@ -40,16 +41,16 @@ def serving(config: Path) -> Iterator[None]:
 
 
 def require_servers(config: Path) -> None:
-    """Raise `SourceError` if `config` is as a demo wrote it, and that demo has ended."""
+    """Raise `SourceError` if `config` is unchanged since a demo wrote it, and that demo has ended."""
     location = config.parent / MARK
     if not is_free(location):
         return
     *_, written = location.read_text(encoding="utf-8", errors="replace").split() or [""]
     if config.is_file() and written == _digest(config):
         raise SourceError(
-            f"{config} is of a demo, which has ended, and its servers with it. `raycdc demo` starts new ones and "
-            "begins anew; with --stay they stay up until Ctrl-C. `raycdc init` writes a configuration for a server of "
-            "your own."
+            f"{config} belongs to a demo that has ended, together with its servers. `raycdc demo` starts new servers "
+            "and a new demo; with --stay the servers stay up until Ctrl-C. `raycdc init` writes a configuration for "
+            "your own server."
         )
 
 

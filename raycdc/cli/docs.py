@@ -12,21 +12,21 @@ from raycdc.errors import ConfigError, ExitCode
 MANUAL = Path(__file__).parent.parent / "manual"
 
 _PACKAGE = Path(__file__).parent.parent
-#: Inside the package if installed, next to it in a checkout.
+#: The folder of the examples: inside the package if installed, next to it in a checkout.
 EXAMPLES = next((folder for folder in (_PACKAGE / "examples", _PACKAGE.parent / "examples") if folder.is_dir()), None)
 
-#: The page that is made of the options' own descriptions instead of written.
+#: The page that is generated from the descriptions of the configuration keys.
 OPTIONS = "options"
-#: The JSON Schema of a run's lines.
+#: The page with the JSON Schema of the lines that a run prints with ``--json``.
 LINES = "lines"
-#: The page of a notification's body.
+#: The page that describes the body of a notification.
 WEBHOOK = "webhook"
 #: The list of the examples, each of which is a separate page: ``examples/quickstart.toml``.
 LISTED = "examples"
 
 
 def topics() -> dict[str, str]:
-    """Each page's name and title, in the order of the names."""
+    """Return the name and title of each page, sorted by name."""
     pages = {path.stem: path.read_text(encoding="utf-8").partition("\n")[0] for path in sorted(MANUAL.glob("*.md"))}
     return {name: title.removeprefix("# ") for name, title in pages.items()} | {
         OPTIONS: "Every option of a pipeline",
@@ -67,7 +67,7 @@ def print_page(topic: str) -> int:
 
 
 def _files() -> dict[str, Path]:
-    """Each example's file by its path in the folder."""
+    """Return the path of each example's file, by its path relative to the folder of the examples."""
     if EXAMPLES is None:
         return {}
     found = (path for path in sorted(EXAMPLES.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _flush() -> None:
-    """Flush the output; its reader may be gone."""
+    """Flush the output, even if its reader is gone."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -50,7 +50,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
             return run_app(words)
     except _TerminatedError:
-        # Only a run is a service; any other command that is terminated has not finished its work.
+        # SIGTERM is a normal end only for a run, which is a service; any other command has not finished its work.
         return int(ExitCode.DONE if is_run else ExitCode.INTERRUPTED)
     except RaycdcError as error:
         if verbose:
@@ -83,12 +83,15 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM came before or after the time in which there is something to end in order. Never treated as an error."""
+    """Raised by SIGTERM when no pipeline runs; it ends the command in order, and is not reported as an error."""
 
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the command in order at any moment. A running pipeline has a handler of its own."""
+    """Raise `_TerminatedError` at SIGTERM within the block, so that the command ends in order.
+
+    A running pipeline replaces this handler by its own.
+    """
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise _TerminatedError

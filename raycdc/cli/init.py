@@ -1,6 +1,6 @@
-"""``raycdc init``: writes a commented configuration after asking people, and the source for its tables.
+"""``raycdc init``: writes a commented configuration from a person's answers and the source's tables.
 
-Tables that a configuration which is about to be written cannot take, asked in the words of ``raycdc check``.
+Before it writes the file, it predicts which tables a run would park, with the reasons that ``raycdc check`` gives.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from raycdc.errors import ConfigError, ExitCode, RaycdcError, SourceUnavailableE
 from raycdc.model.rules.selector import plain_name, plain_table
 from raycdc.plugins import PluginGroup, load_plugin
 
-#: A variable without a default.
+#: A reference to an environment variable without a default.
 _VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-#: The width of a reason on a line of its own.
+#: The width of a comment line with the reason of a parked table.
 _WIDTH = 100
 
 
@@ -43,7 +43,8 @@ def judge(text: str, *, password_variable: str = "") -> ParkForecast:
     """Predict which tables a run with the configuration `text` would park. Connects to the source, changes nothing."""
     environment = dict(os.environ)
     for variable in _VARIABLE.findall(text):
-        # A secret that was just typed in; no other is needed to list the tables.
+        # The password was just typed in. The other variables get empty texts, because listing the tables needs no other
+        # secret.
         known = secret_in(variable).reveal() if variable == password_variable else ""
         environment.setdefault(variable, known)
     try:
@@ -63,7 +64,7 @@ def judge(text: str, *, password_variable: str = "") -> ParkForecast:
 def without(
     section: Sequence[str], page: InitQuestions, chosen: Sequence[str], refused: Mapping[str, str]
 ) -> list[str]:
-    """The lines of ``[source]`` with the `refused` tables in comments, each below its reason."""
+    """Return the lines of ``[source]`` with the `refused` tables in comments, each below its reason."""
     listed = f"{page.chosen} = {toml_list(chosen)}"
     marked = {name: why for name, why in refused.items() if name in chosen}
     others = {name: why for name, why in refused.items() if name not in chosen}
@@ -86,7 +87,7 @@ def without(
 
 
 def named(name: str, why: str) -> str:
-    """A reason that names its table."""
+    """Return the reason with the table's name in it."""
     return why if why.startswith(name) else f"{name}: {why}"
 
 
@@ -100,10 +101,10 @@ def _reason(indent: str, text: str) -> list[str]:
 
 
 _CHOICES_SHOWN = 20
-#: Questions that have an option of their own.
+#: The questions that have their own command-line option.
 _OPTIONS = ("host", "port", "user", "password-env", "uri")
 _SINK = "sink."
-#: Names that people try, and the schemes of their addresses.
+#: Other names that people type, with the names that are meant; the schemes of their addresses.
 _DATABASES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
 
 
@@ -256,7 +257,10 @@ def _answer(question: Question, given: Mapping[str, str], prefix: str = "") -> s
 
 
 def _ask(question: str, flag: str, *, default: str | None = None) -> str:
-    """The user's answer; without a terminal the default, or an error that names the option to use."""
+    """Ask for a value and return it.
+
+    Without a terminal, return the default, or raise an error with the option to use.
+    """
     if not sys.stdin.isatty():
         if default is None:
             raise ConfigError(f"{flag} is required where nobody can be asked (standard input is no terminal)")
@@ -290,7 +294,7 @@ def _tables(page: InitQuestions, answers: Mapping[str, str], wanted: Sequence[st
 
 
 def _not_taken(page: InitQuestions, cause: ValidationError) -> ConfigError:
-    """The first thing that the section does not take, as the option that gave it."""
+    """Return an error about the first invalid value of the section, which names the option that gave it."""
     first = cause.errors()[0]
     key = str(first["loc"][0]) if first["loc"] else ""
     key_path = "--table" if key == page.chosen else _flag(key)
@@ -302,7 +306,7 @@ def _words(text: str) -> list[str]:
 
 
 def _name_of(tables: Sequence[str]) -> str:
-    """The first table's database, as far as it makes a name."""
+    """Return a pipeline name made of the first table's database."""
     named = plain_table(tables[0]) if tables else None
     database = named.db if named is not None else "".join(tables[:1]).split(".")[0].replace("\\", "")
     name = "".join(c for c in database if c.isascii() and (c.isalnum() or c in "-_"))

@@ -1,4 +1,4 @@
-"""``raycdc notify test``: try whether notifications arrive."""
+"""``raycdc notify test``: sends a test message to every receiver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from raycdc.observe.notify.outbox import NotSentError
 
 
 def send_test(path: Path) -> int:
-    """Send one message to every receiver, and say of each whether it was taken. Raises `ConfigError` if one was not."""
+    """Send one message to every receiver, and print the result of each.
+
+    Raises `ConfigError` if a message was not accepted.
+    """
     config = load_config(path)
     if not config.notifications:
         raise ConfigError(f"{path} has no [[notify]]. raycdc docs notifications shows one.")

@@ -1,4 +1,4 @@
-"""``raycdc plugins``: the installed plug-ins, and whether each loads."""
+"""``raycdc plugins``: lists the installed plug-ins, and shows which of them fail to load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from raycdc.plugins import list_plugins
 
 
 def print_plugins(*, as_json: bool) -> int:
-    """Print one line per plug-in. A broken one makes the exit code that of a config error, after all are printed."""
+    """Print one line per plug-in.
+
+    Returns the exit code of a config error if one is broken, after all lines are printed.
+    """
     listings = list_plugins()
     for listing in listings:
         kind = listing.group.value.removeprefix("raycdc.").removesuffix("s")

@@ -1,4 +1,4 @@
-"""``raycdc run``: a pipeline in the foreground, its progress on the screen, Ctrl-C as a way to leave in order."""
+"""``raycdc run``: runs a pipeline in the foreground, shows its progress, and stops it in order at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from raycdc.observe.status import RunStatus
 from raycdc.plugins import third_parties
 from raycdc.server.client import page_link
 
-if TYPE_CHECKING:  # A command that is refused at once does not wait for it.
+if TYPE_CHECKING:  # The import is here, so that a command that is refused immediately does not wait for it.
     from raycdc.driver.resolve import ResolvedRun
 
 UNTIL_CAUGHT_UP = "caught-up"
@@ -36,9 +36,9 @@ UNTIL_CAUGHT_UP = "caught-up"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of `raycdc.pipeline.Pipeline.run` from the command line.
+    """The options of `raycdc.pipeline.Pipeline.run` from the command line, and three more.
 
-    Also the sealed `plan` to follow, whether a link to the web UI is printed, and `engines` in place of
+    They are the sealed `plan` to follow, whether a link to the web UI is printed (`ui`), and `engines`, which replaces
     ``pipeline.engines``.
     """
 
@@ -50,7 +50,7 @@ class RunOptions:
     engines: str | None = None
 
     def configured(self, config: PipelineConfig) -> PipelineConfig:
-        """`config` with the engines that the command asks for. Raises `ConfigError` for ones that there are not."""
+        """Return `config` with the engines that the command line asks for. Raises `ConfigError` for an unknown name."""
         engines = "never" if self.local and self.engines is None else self.engines
         if engines is None:
             return config
@@ -62,7 +62,7 @@ class RunOptions:
 
 
 class RunningPipeline(Protocol):
-    """The part of `raycdc.pipeline.Pipeline` this command uses."""
+    """The part of `raycdc.pipeline.Pipeline` that this command uses."""
 
     def run(
         self,
@@ -81,20 +81,20 @@ class RunningPipeline(Protocol):
 
 
 class View(Protocol):
-    """Shows the pipeline's events; `close` leaves the screen as the next command should find it."""
+    """Shows the pipeline's events; `close` restores the terminal for the next command."""
 
     def show(self, event: RunEvent) -> None: ...
 
     def note(self, text: str) -> None: ...
 
     def announce(self, text: str) -> None:
-        """Show something that stays."""
+        """Print a text that stays on the screen."""
 
     def close(self) -> None: ...
 
 
 def run_pipeline(path: Path, way: RunOptions, *, as_json: bool, verbose: bool) -> int:
-    """Load, run, and return the exit code. Named errors go up to `main` after the view is closed."""
+    """Load and run the pipeline; return the exit code. Named errors reach `main` after the view is closed."""
     if way.until not in (None, UNTIL_CAUGHT_UP):
         raise ConfigError(f'--until "{way.until}" is unknown; the only value is "{UNTIL_CAUGHT_UP}"')
     with own_output(as_json) as out:
@@ -102,7 +102,8 @@ def run_pipeline(path: Path, way: RunOptions, *, as_json: bool, verbose: bool) -
         try:
             return _run(path, view, out, way, verbose=verbose)
         except Exception as error:
-            # This includes errors before the pipeline has a listener, and bugs, because programs read only this output.
+            # Errors before the pipeline has a listener, and bugs, are printed as events, too, because programs read
+            # only this output.
             if view is not None and not view.reported_error:
                 view.show(Failed.of(error))
             raise
@@ -116,11 +117,11 @@ def _run(path: Path, view: JsonView | None, out: TextIO | None, way: RunOptions,
     if view is not None:
         view.pipeline = config.pipeline.name
     if out is not None and config.sink.prints_rows:
-        sys.stdout = out  # Its rows appear between the lines.
+        sys.stdout = out  # The sink's rows are printed between the events.
     for warning in config.warnings:
         print(printable_text(f"Warning: {warning}"), file=sys.stderr)
     if way.local and not third_parties():
-        without_pandas()  # No part of raycdc's own needs it without Spark.
+        without_pandas()  # No code of raycdc needs pandas in a run without Spark.
     planned = None
     if way.plan is not None:
         from raycdc.cli.planning.plan import require_planned
@@ -172,10 +173,10 @@ def own_output(as_json: bool) -> Iterator[TextIO | None]:
 
 
 def make_view(config: PipelineConfig, status: Callable[[], RunStatus], *, verbose: bool) -> View:
-    """A live table on a terminal, or plain lines if there is none."""
+    """Return a live table on a terminal, else plain lines."""
     from raycdc.cli.screens.progress import LiveView, PlainView
 
-    # Rows of such a sink and log lines are on the same screen; a live table would fight with them.
+    # Rows of such a sink and log lines appear on the same screen, and would overwrite a live table.
     others_write = verbose or config.sink.prints_rows
     if sys.stdout.isatty() and not others_write and os.environ.get("TERM") != "dumb":
         return LiveView(status, config.pipeline.name)
@@ -183,9 +184,9 @@ def make_view(config: PipelineConfig, status: Callable[[], RunStatus], *, verbos
 
 
 def drive(pipeline: RunningPipeline, view: View, way: RunOptions, planned: ResolvedRun | None = None) -> int:
-    """Run `pipeline` under `view` and the signals, as it was `planned`; 130 when Ctrl-C ended it.
+    """Run `pipeline` with `view` and signal handlers, as it was `planned`; return 130 if Ctrl-C ended it.
 
-    SIGTERM is how systemd and Kubernetes end a service, and take any code but 0 for its failure.
+    After SIGTERM the code is 0: systemd and Kubernetes end a service by it, and take any other code for a failure.
     """
     stopper = _Stopper(pipeline, view)
     with stopper.stopping(), stopper.signals():
@@ -210,7 +211,7 @@ def drive(pipeline: RunningPipeline, view: View, way: RunOptions, planned: Resol
 
 
 class _Ask(Enum):
-    """The orders to the thread that stops the pipeline."""
+    """An order to the thread that stops the pipeline."""
 
     STOP = "stop"
     STOP_AND_SAY = "stop, and say so"
@@ -218,17 +219,18 @@ class _Ask(Enum):
 
 
 class _Stopper:
-    """First signal: seal, commit, leave. Second: an interrupt at the present place. Third: the process ends there.
+    """Stops the pipeline at signals.
 
-    A stop takes locks of the pipeline, and a signal handler interrupts the main thread, which may hold a lock that
-    another thread waits for. Therefore a separate thread stops the pipeline.
+    The first signal seals and commits what was read, the second raises an interrupt in the main thread, and the third
+    ends the process immediately. A stop takes locks of the pipeline, and a signal handler interrupts the main thread,
+    which may hold a lock that another thread waits for. Therefore a separate thread stops the pipeline.
     """
 
     def __init__(self, pipeline: RunningPipeline, view: View) -> None:
         self._pipeline = pipeline
         self._view = view
         self._lock = threading.RLock()
-        #: The only kind of queue that a signal's handler may put something into.
+        #: A SimpleQueue is the only kind of queue that a signal handler may put something into.
         self._asked: queue.SimpleQueue[_Ask] = queue.SimpleQueue()
         self._signals = 0
         self._interrupted = False
@@ -241,7 +243,10 @@ class _Stopper:
         return self._interrupted
 
     def listen(self, event: RunEvent) -> None:
-        """Called by the pipeline, from any of its threads. Output that cannot be written stops the pipeline."""
+        """Show an event of the pipeline, which calls this from any of its threads.
+
+        If the output cannot be written any more, the pipeline is stopped.
+        """
         with self._lock:
             if self.output_lost:
                 return
@@ -263,7 +268,7 @@ class _Stopper:
         if sys.stdout.isatty():
             text = f"Web UI: {page_link(url, code)}   (works once; another: raycdc ui CONFIG)"
         else:
-            text = f"Page: {url} (raycdc ui CONFIG prints a link that lets a browser in)"
+            text = f"Web UI: {url} (raycdc ui CONFIG prints a login link)"
         with self._lock, contextlib.suppress(BrokenPipeError):
             self._view.announce(text)
 
@@ -275,10 +280,12 @@ class _Stopper:
             while (asked := self._asked.get()) is not _Ask.NOTHING_MORE:
                 self._pipeline.stop()
                 if asked is _Ask.STOP_AND_SAY:
-                    # A terminal may be held, a pipe full, a stream closed: no stop depends on words about it.
+                    # The terminal may be paused, a pipe full, a stream closed. The stop does not depend on this
+                    # message.
                     with contextlib.suppress(OSError, ValueError):
                         self._view.note(
-                            "Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once."
+                            "Stopping: rows that were read are sealed and committed. Press Ctrl-C again to stop "
+                            "immediately."
                         )
 
         thread = threading.Thread(target=carry_out, name="stopper", daemon=True)
@@ -291,7 +298,7 @@ class _Stopper:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Our handlers while the pipeline runs; only the main thread may set them."""
+        """Install the signal handlers while the pipeline runs; only the main thread may do that."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

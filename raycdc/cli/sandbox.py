@@ -1,6 +1,6 @@
-"""``raycdc sandbox``: a private server to try things on, with a small shop in it, until Ctrl-C.
+"""``raycdc sandbox``: runs a private server with a small sample shop, until Ctrl-C.
 
-Ports, data and process go with the command, however it ends (`raycdc.sandbox.servers.guard`).
+Ports, data and process are removed with the command, however it ends (`raycdc.sandbox.servers.guard`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from raycdc.plugins import did_you_mean
 if TYPE_CHECKING:
     from raycdc.sandbox.trials import SandboxServer
 
-#: Between two transactions of ``--live``.
+#: Seconds between two transactions of ``--live``.
 _PAUSE_S = 0.2
 _ORDERS = 2_000
 
 
 def print_kinds() -> int:
-    """List the kinds of trial servers."""
+    """Print the kinds of sandbox servers."""
     from raycdc.sandbox.trials import KINDS
 
     width = max(map(len, KINDS))
@@ -34,7 +34,7 @@ def print_kinds() -> int:
 
 
 def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
-    """Start the server, say how it is reached and what to type next, and wait for Ctrl-C or SIGTERM."""
+    """Start the server, print its address and the next commands to type, and wait for Ctrl-C or SIGTERM."""
     from raycdc.sandbox.servers import ServerError
     from raycdc.sandbox.shop import ShopSize
     from raycdc.sandbox.trials import KINDS, SandboxSourceServer, new_trial
@@ -42,9 +42,9 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
 
     if kind not in KINDS:
         raise ConfigError(
-            f'"{kind}" is no trial server{did_you_mean(kind, KINDS) or "."} There are {", ".join(KINDS)}.'
+            f'"{kind}" is no sandbox server{did_you_mean(kind, KINDS) or "."} There are {", ".join(KINDS)}.'
         )
-    #: A handler takes no lock: it may interrupt whoever holds it.
+    #: The handler appends to a list, which takes no lock: it may interrupt a thread that holds one.
     signals: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -97,8 +97,8 @@ def _instructions(trial: SandboxServer, *, filled: bool) -> Iterator[str]:
         yield from typed(["raycdc", "init", "shop.toml", *(trial.init_words if filled else trial.init_words[:-2])])
         yield "  raycdc run shop.toml"
     if trial.as_sink:
-        yield from ["", "As a target (beside the options of a source):", ""]
-        # Values that may have a secret are put into the variable to which init refers.
+        yield from ["", "As a target (together with the options of a source):", ""]
+        # Values that may contain a secret are put into the environment variable that `raycdc init` reads.
         if "uri" in trial.as_sink:
             yield f"  export MONGODB_URI='{trial.as_sink['uri']}'"
         if "password" in trial.as_sink:

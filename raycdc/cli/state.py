@@ -34,7 +34,7 @@ def check_state(config: Path, *, as_json: bool) -> int:
 
 
 def back_up_state(config: Path, to: str) -> int:
-    """Copy the state to an empty location, and say what the copy can be used for."""
+    """Copy the state to an empty location, and print the possible uses of the copy."""
     without_pandas()
     target = _target(config, to)
     made = back_up(state_location_of(config), target)
@@ -47,9 +47,9 @@ def back_up_state(config: Path, to: str) -> int:
     print(f"  {_size(made.copied)}")
     if made.copied.missing:
         missing = counted(len(made.copied.missing), "segment")
-        print(f"  {missing} of epochs that wait could not be had: a start reads their rows again.")
+        print(f"  {missing} of uncommitted epochs could not be copied: a start reads their rows again.")
     if target.on_store:
-        print("  Segments of epochs that wait stay on this machine: a start reads their rows again.")
+        print("  Segments of uncommitted epochs stay on this machine: a start reads their rows again.")
     print(_USE_OF_A_COPY)
     return int(ExitCode.DONE)
 
@@ -63,28 +63,35 @@ name it as pipeline.state."""
 
 
 def move_state(config: Path, to: str) -> int:
-    """Take the state to an empty place, bar the old one, and say what to change in the configuration."""
+    """Move the state to an empty location, bar the old one from further use, and print what to configure."""
     without_pandas()
     source, target = state_location_of(config), _target(config, to)
     moved = move(source, target)
     print(printable_text(f"Moved the state of pipeline {moved.pipeline} from {moved.before} to {moved.location}."))
     print(
-        f"  {_size(moved.copied)}" if moved.copied is not None else "  It was copied before; the move is finished now."
+        f"  {_size(moved.copied)}"
+        if moved.copied is not None
+        else "  It had been copied before; the move is complete now."
     )
     print(printable_text(f'Set pipeline.state = "{moved.location}" in {config}.'))
     if target.on_store:
-        print(printable_text(f'What stays on this machine is in {target.work} (pipeline.work_dir = "{target.work}").'))
+        print(
+            printable_text(f'Work files stay on this machine in {target.work} (pipeline.work_dir = "{target.work}").')
+        )
     elif source.on_store:
-        print("Take pipeline.work_dir out: a state in a folder has its files inside.")
-    left = f"Nobody goes on from {moved.before} any more; once a run went well, it can be removed"
-    # An older version took a work folder inside.
+        print("Remove pipeline.work_dir: a state in a folder has its work files inside.")
+    left = f"No run can use {moved.before} any more; after a successful run it can be removed"
+    # An older version had its work folder inside the state's folder.
     kept = f", but for {target.work}" if target.work.is_relative_to(moved.before) else ""
     print(printable_text(f"{left}{kept}."))
     return int(ExitCode.DONE)
 
 
 def _target(config: Path, to: str) -> StateLocation:
-    """The place that a command names, reached as the configuration says. Raises `ConfigError` for none."""
+    """Return the state location that a command names, with the configured access.
+
+    Raises `ConfigError` if it is invalid.
+    """
     try:
         location = parse_location(to)
     except ValueError as cause:
@@ -92,9 +99,10 @@ def _target(config: Path, to: str) -> StateLocation:
     if isinstance(location, FolderLocation):
         return StateLocation.of(location.path)
     if not config.is_file():
-        raise ConfigError(f"{to} is on an object store: name the configuration, which says how it is reached.")
+        raise ConfigError(f"{to} is on an object store: name the configuration file, which has its access settings.")
     document = read_toml(config)
-    # As it will be, because pipeline.work_dir may be there already, which only a state on a store has.
+    # The configuration as it will be after the move: pipeline.work_dir may be set already, and only a state on an
+    # object store may have it.
     pipeline = {**section_of(document, "pipeline"), "state": str(location)}
     return state_location(*state_sections({**document, "pipeline": pipeline}))
 

@@ -1,4 +1,4 @@
-"""``raycdc status``: the status of a pipeline from its run, or from its state without a run."""
+"""``raycdc status``: prints the status of a pipeline from its run, or from its state if it is not running."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from raycdc.observe.status.model import Status
 from raycdc.server.client import ControlClient, NoRun, find
 from raycdc.state.store import CheckpointStore
 
-#: Between two looks of ``--watch``.
+#: Seconds between two updates of ``--watch``.
 WATCH_S = 1.0
 
 
 def print_status(config: Path, *, as_json: bool, watch: bool) -> int:
-    """Print it once, or again and again until Ctrl-C."""
+    """Print the status once, or with `watch` repeatedly until Ctrl-C."""
     without_pandas()
     asking = StatusSource(config)
     if as_json:
@@ -53,7 +53,7 @@ def print_status(config: Path, *, as_json: bool, watch: bool) -> int:
 
 
 class StatusSource:
-    """The status of a pipeline, given by its configuration or its state's folder."""
+    """The status of a pipeline, which is given by its configuration or its state's folder."""
 
     def __init__(self, config: Path) -> None:
         self._config = config
@@ -61,7 +61,10 @@ class StatusSource:
         self._run: ControlClient | None = None
 
     def status(self) -> Status:
-        """Return the run's status if there is one, else the state's. A new run is searched when the old one is gone."""
+        """Return the status from the run, or from the state if there is no run.
+
+        If the known run has ended, a new run is searched for.
+        """
         if self._run is not None:
             try:
                 return self._run.status()
@@ -70,7 +73,7 @@ class StatusSource:
         found = find_run(self._config, self._store, _say)
         if isinstance(found, NoRun):
             runs = "running" if found.runs else "not running"
-            said = f"{runs}: {found.why}; the state in {self._store.location} says what follows"
+            said = f"{runs}: {found.why}; this is the status in the state {self._store.location}"
             return status_at_rest(self._store, said, position_text_of(self._store), runs=found.runs)
         self._run = found
         return found.status()
@@ -79,7 +82,7 @@ class StatusSource:
 def find_run(config: Path, store: CheckpointStore, wait: Callable[[str], None] | None = None) -> ControlClient | NoRun:
     """Return the run that has the state; `wait` is called while waiting.
 
-    Raises `StateError` if it cannot be reached.
+    Raises `StateError` if the run cannot be reached.
     """
     token = ""
     if config.is_file():

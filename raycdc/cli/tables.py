@@ -39,9 +39,9 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 if TYPE_CHECKING:
     from raycdc.config import SourceConfig
 
-#: How often the answer of a running pipeline is polled. Then the timeout.
+#: Seconds between two polls for the answer of a running pipeline.
 _POLL_S = 0.2
-#: How long the command waits for a running pipeline.
+#: How long the command waits for a running pipeline to answer.
 WAIT_S = 60.0
 
 
@@ -66,12 +66,12 @@ def print_tables(config: Path, *, as_json: bool) -> int:
 
 
 def _short(location: str) -> str:
-    """Return a position without further details, which follow after three spaces."""
+    """Return a position without its details, which come after three spaces."""
     return location.partition("   ")[0]
 
 
 class TableListLine(TypedDict):
-    """A line of ``raycdc tables list --json``; only the table's connector knows the form of the position."""
+    """A line of ``raycdc tables list --json``. The form of the position depends on the table's connector."""
 
     table: str
     phase: str
@@ -84,7 +84,7 @@ class TableListLine(TypedDict):
 
 
 def table_list(store: CheckpointStore) -> list[TableListLine]:
-    """The tables of the newest manifest."""
+    """Return a line for each table of the newest manifest."""
     manifest, record = store.last_manifest(), store.last_commit()
     state, requests = as_it_is(stream_state(manifest), record), requests_of(store)
     lost = bad_rows(store, record.epoch if record else 0)
@@ -107,22 +107,23 @@ def table_list(store: CheckpointStore) -> list[TableListLine]:
 
 
 def change_table(config: Path, name: str, action: str, *, wait_s: float = WAIT_S) -> int:
-    """`carry_out` an `action` on the table called `name`."""
+    """Have `action` carried out for the table called `name`, as in `carry_out`."""
     return carry_out(config, TableCommand.new(TableAction(action), name), wait_s=wait_s)
 
 
 def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) -> int:
-    """Have `command` carried out.
+    """Have `command` carried out; return the exit code.
 
-    By the driver that has the state, which is waited for that long, or else under the state's lease, for the next
-    start. Raises `ConfigError` if it is refused, `SchemaError` where the table is parked again by its first rows.
+    If a driver has the state, it gets the command, and this function waits up to `wait_s` seconds for its answer.
+    Otherwise the command is recorded under the state's lease for the next start. Raises `ConfigError` if the command is
+    refused, `SchemaError` if the table's first rows park it again.
     """
     store = CheckpointStore(state_location_of(config), create=False)
     queue = CommandQueue(store)
     if command.where:
         print(
             printable(
-                f"Rows of {command.table} that meet {command.where} are read again and put over those of its target by "
+                f"Rows of {command.table} that meet {command.where} are read again and replace those of its target by "
                 "key. Nothing is deleted: raycdc verify --repair finds and deletes rows that the target has and the "
                 "source has not."
             ),
@@ -149,15 +150,19 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
         case CommandState.REFUSED:
             raise ConfigError(status.text)
         case CommandState.DONE:
-            print(printable_text(_sentence(status.text, "Its target has it, and the other tables went on.")))
+            print(
+                printable_text(
+                    _sentence(status.text, "Its target has the result, and the other tables were not interrupted.")
+                )
+            )
         case CommandState.PARKED:
             raise SchemaError(status.text)
         case CommandState.ACTING:
-            then = f"The epoch that has it is not in the sink after {wait_s:g} s: nobody knows yet what becomes of it."
+            then = f"Its epoch is not in the sink after {wait_s:g} s, so the result is not known yet."
             print(printable_text(_sentence(status.text, then)))
             print(printable(f"To ask again: raycdc tables commands {config} {command.id}"))
         case CommandState.ACCEPTED:
-            print("It has not taken the command yet; the next start does, if this run does not.")
+            print("The run has not accepted the command yet. If this run does not, the next start does.")
             print(printable(f"To ask again: raycdc tables commands {config} {command.id}"))
         case _:
             assert_never(status.state)
@@ -165,13 +170,19 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
 
 
 def _status(queue: CommandQueue, command: TableCommand) -> CommandStatus:
-    """Return the status of a command; accepted if it was forgotten because of many later ones."""
+    """Return the status of a command.
+
+    A command that was dropped from the list because many later ones came counts as accepted.
+    """
     state = queue.state(command.id)
     return state or CommandStatus(command.id, str(command.action), command.table, CommandState.ACCEPTED)
 
 
 def _taken(store: CheckpointStore, queue: CommandQueue, command: TableCommand, rules: CommandRules) -> CommandDecision:
-    """The answer to a command while no driver runs. Raises `StateError` if one has the state after all."""
+    """Record the command for the next start, and return the answer.
+
+    Raises `StateError` if a driver has the state after all.
+    """
     with store.lease(), brief_term(store):
         stream_state(store.last_manifest())
         queue.take([*(one for one in queue.waiting() if one.id != command.id), command], rules)
@@ -179,7 +190,7 @@ def _taken(store: CheckpointStore, queue: CommandQueue, command: TableCommand, r
 
 
 def _print_answer(answer: CommandDecision) -> int:
-    """Print what the next start does. Raises `ConfigError` if the command is refused."""
+    """Print the effect at the next start. Raises `ConfigError` if the command is refused."""
     if answer.refused:
         raise ConfigError(answer.text)
     print(printable_text(_sentence(answer.text, "It takes effect at the next start of the pipeline.")))
@@ -187,7 +198,7 @@ def _print_answer(answer: CommandDecision) -> int:
 
 
 def _sentence(text: str, then: str) -> str:
-    """Return the first line of a command's text as a sentence, `then`, and its other lines."""
+    """Return the first line of a command's text as a sentence, then the sentence `then`, then the other lines."""
     first, _, more = text.partition("\n")
     return f"{first}. {then}\n{more}".rstrip()
 
@@ -197,7 +208,9 @@ def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
     queue = CommandQueue(CheckpointStore(state_location_of(config), create=False))
     statuses = [status for status in queue.all() if command in (None, status.id)]
     if command is not None and not statuses:
-        raise ConfigError(f"There is no command {command}: nobody gave it, or many others came since it was done.")
+        raise ConfigError(
+            f"There is no command {command}: it was never given, or many commands came after it was done."
+        )
     for status in statuses:
         if as_json:
             print(printable_json(json.dumps(asdict(status), ensure_ascii=False)))
@@ -211,7 +224,7 @@ def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
 def command_rules_of(config: Path) -> CommandRules:
     """Return the rules of the configuration file, of which only the needed keys must be valid.
 
-    None for a state's folder.
+    A state's folder has no configuration, and its rules know nothing.
     """
     selected, rows = partial(_check_selected, config), partial(_require_rows, config)
     by_key, once = partial(_why_not_by_key, config), partial(_why_read_once, config)
@@ -219,7 +232,7 @@ def command_rules_of(config: Path) -> CommandRules:
 
 
 def _why_read_once(config: Path) -> str:
-    """Return why the log cannot be read twice, as far as the unvalidated section shows it."""
+    """Return the reason why the log cannot be read twice at a time, as far as the unvalidated section shows it."""
     if not config.is_file():
         return ""
     source, model = _source_of(config)
@@ -230,7 +243,10 @@ def _why_read_once(config: Path) -> str:
 
 
 def _why_not_by_key(config: Path, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
-    """Return why rows of the table cannot replace those of its target; without a configuration, from the state only."""
+    """Return the reason why rows of the table cannot replace those of its target; empty if they can.
+
+    Without a configuration the answer comes from the state only.
+    """
     if not config.is_file():
         return RowsByKey().why_not(table, tables, record)
     from raycdc.config import load_config
@@ -240,7 +256,7 @@ def _why_not_by_key(config: Path, table: TableId, tables: Iterable[TableId], rec
 
 
 def _require_rows(config: Path, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
-    """Raise `ConfigError` if the source that the file names cannot read these rows."""
+    """Raise `ConfigError` if the configured source cannot read these rows."""
     if not config.is_file():
         no_rows(table, document, again)
     from raycdc.config import load_config
@@ -283,13 +299,13 @@ _UPSERT = (
 )
 _CHANGELOG = "Its target keeps its rows; the resnapshot appends every row of the table once more."
 _MERGED = (
-    'With pipeline.on_existing = "merge", a target that was there before is not emptied, because rows of others would '
-    "go: its table is parked (raycdc docs targets)."
+    'With pipeline.on_existing = "merge", a target that was there before is not emptied, because rows of other '
+    "writers would be lost: its table is parked (raycdc docs targets)."
 )
 
 
 def resnapshot_table(config: Path, command: TableCommand, *, yes: bool, wait_s: float) -> int:
-    """Print the effect of a resnapshot, confirm, and carry out `command`; return the exit code.
+    """Print the effect of a resnapshot, ask for confirmation, and carry out `command`; return the exit code.
 
     The effect concerns the table, its target and other tables. Asks only if standard input is a terminal and `yes` is
     false. Raises `ConfigError` if it is refused.
@@ -297,7 +313,7 @@ def resnapshot_table(config: Path, command: TableCommand, *, yes: bool, wait_s: 
     store = CheckpointStore(state_location_of(config), create=False)
     rules = command_rules_of(config)
     answer = CommandQueue(store).preview(command, rules)
-    if not answer.refused:  # a refused one is carried out, too, so that the commands of the state list it
+    if not answer.refused:  # A refused command is carried out, too, so that it is in the state's list of commands.
         for line in _said(config, store, answer, updates_rows=rules.updates_rows):
             print(printable_text(line, indent="  "), flush=True)
         if sys.stdin.isatty() and not (yes or _confirmed()):

@@ -16,7 +16,7 @@ from raycdc.state.store import CheckpointStore
 def print_ui_link(config: Path, *, reads_only: bool) -> int:
     """Print a new link on standard output, and information about it on standard error.
 
-    Raises `StateError` if the pipeline is not running, or the run has no web UI.
+    Raises `StateError` if the pipeline is not running or the run has no web UI.
     """
 
     def say(text: str) -> None:

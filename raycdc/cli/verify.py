@@ -21,10 +21,10 @@ from raycdc.verify.results import ComparisonReport, ComparisonVerdict, TableResu
 from raycdc.verify.table import ComparisonTimeouts
 from raycdc.verify.verifier import Verifier, Watched
 
-#: The intervals of progress output on a terminal, and elsewhere.
+#: Seconds between two lines of progress: on a terminal, and elsewhere.
 _SHOWN_EVERY_S = 0.5
 _REPORT_EVERY_S = 30.0
-#: The number of differing columns shown.
+#: The maximum number of differing columns that are shown.
 COLUMNS_SHOWN = 8
 
 
@@ -52,8 +52,9 @@ class VerifyOptions:
 
 
 def verify_config(path: Path, asked: VerifyOptions) -> int:
-    """Print a line per table. The exit code is DONE where all are equal, or no row is known to differ; DIFFERENT where
-    one does; UNVERIFIED where none does and a table could not be compared.
+    """Compare the tables, and print a line for each.
+
+    Returns DIFFERENT if a row differs, else UNVERIFIED if a table could not be compared, else DONE.
     """
     config = load_config(path)
     stopped = threading.Event()
@@ -93,11 +94,11 @@ def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> Non
 
 
 def _read_again(path: Path, table: str, keys: Sequence[str], count: int) -> None:
-    """The rows of these lists of keys are read again."""
+    """Have the rows with these keys read again; each text of `keys` is a list of keys."""
     from raycdc.cli.tables import carry_out
     from raycdc.source.tables.table_commands import TableAction, TableCommand
 
-    read = f"The rows of {counted(count, 'key')} are read again; those that the source has not are deleted"
+    read = f"The rows of {counted(count, 'key')} are read again; rows that the source lacks are deleted"
     print(printable(f"Repair of {table}: {read}."), flush=True)
     try:
         carry_out(path, TableCommand.new(TableAction.BACKFILL, table, keys=keys))
@@ -109,7 +110,7 @@ def _resnapshot(path: Path, table: str, why: str) -> None:
     from raycdc.cli.tables import change_table
     from raycdc.source.tables.table_commands import TableAction
 
-    print(printable_text(f"Repair of {table}: all of it is to be read anew ({why})."), flush=True)
+    print(printable_text(f"Repair of {table}: the whole table is read again ({why})."), flush=True)
     change_table(path, table, TableAction.RESNAPSHOT)
 
 
@@ -162,7 +163,7 @@ def _differences(comparison: ComparisonReport) -> str:
 
 
 def progress_line(watched: Watched, seconds: float) -> str:
-    """Return the progress of a table whose comparison has taken `seconds`."""
+    """Return the progress of a table after `seconds` of comparison."""
     reading = watched.reading
     if reading.doing:
         return printable(f"{watched.table}: {reading.doing}")
@@ -183,7 +184,7 @@ def progress_line(watched: Watched, seconds: float) -> str:
 
 
 class _Progress:
-    """Shows the progress of the table that is being compared, on standard error, from a thread of its own."""
+    """Shows the progress of the table that is being compared, on standard error, from its own thread."""
 
     def __init__(self) -> None:
         self._watched: Watched | None = None
@@ -195,7 +196,7 @@ class _Progress:
         self._thread.start()
 
     def watch(self, watched: Watched | None) -> None:
-        """`watched` is compared from here on; None: nothing is."""
+        """Show the progress of `watched` from now on; None means that no table is being compared."""
         self._watched, self._since_s = watched, time.monotonic()
         self._clear()
 

@@ -73,7 +73,7 @@ def test_the_demo_ends_with_equal_tables_and_leaves_the_lake(tmp_path: Path) -> 
         ["run", "demo-lake/demo.toml", "--local", "--until", "caught-up"], environment=os.environ, folder=tmp_path
     )
     assert again.returncode == ExitCode.SOURCE
-    assert "a demo, which has ended, and its servers with it" in again.stderr
+    assert "a demo that has ended, together with its servers" in again.stderr
 
 
 @pytest.mark.long(suite="demos")

@@ -16,12 +16,12 @@ from raycdc.cli.screens.formatting import counted
 from raycdc.config import PipelineConfig
 from raycdc.core.terminal_text import printable, printable_json, printable_text
 
-#: Partitions that the screen has; of more the largest.
+#: The number of partitions that the screen shows: the largest ones.
 _SHOWN_MAX = 12
 
 
 def cost_text(config: PipelineConfig, where: str, expected: ExpectedReads) -> str:
-    """Said before anything is read."""
+    """Return the text that is printed before the measurement: how much of which topics is read."""
     messages_max: dict[str, list[int]] = {}
     for partition in expected.partitions:
         messages_max.setdefault(partition.topic, []).append(partition.messages_max)
@@ -39,7 +39,7 @@ def cost_text(config: PipelineConfig, where: str, expected: ExpectedReads) -> st
 
 
 def show(report: PartitionReport, *, as_json: bool) -> None:
-    """Print it."""
+    """Print the report, as tables or as JSON."""
     if as_json:
         print(printable_json(json.dumps(report.to_json(), ensure_ascii=False)))
         return

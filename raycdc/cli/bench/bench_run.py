@@ -1,4 +1,4 @@
-"""``raycdc bench run CONFIG``: a user's own pipeline measured into a target that goes again, with settings to try."""
+"""``raycdc bench run CONFIG``: measures a user's own pipeline into a temporary target, also with other settings."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def measure_run(path: Path, asked: BenchRunOptions) -> int:
     for setting in settings:
         if setting.key.startswith(own):
             raise ConfigError(
-                f"--try {setting.key}: a measured run has a target and a state of its own, and tells nobody else."
+                f"--try {setting.key}: a measured run has its own target and state, and sends no notifications."
             )
-        # Checked first, so that a misspelt key is reported before the long runs.
+        # A misspelt key is reported before the long runs begin.
         trial_config(data, (setting,), Path("nowhere"), into=asked.into)
     runs: list[Figures] = []
     interrupted = False
@@ -82,7 +82,7 @@ def _show(pipeline: str, found: Sequence[Figures], asked: BenchRunOptions) -> No
 
 @contextmanager
 def _folder(sibling: str) -> Iterator[Path]:
-    """A folder on the disk of the real target, which goes with the block."""
+    """Provide a temporary folder on the disk of the real target; it is removed at the end of the block."""
     parent = Path(sibling).absolute().parent if sibling else Path.cwd()
     while not parent.is_dir():
         parent = parent.parent
@@ -90,8 +90,8 @@ def _folder(sibling: str) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=".raycdc-bench-", dir=parent))
     except OSError as cause:
         raise ConfigError(
-            f"raycdc bench run makes a folder of its own in {parent}, which cannot be written ({cause.strerror}). "
-            "Run it as the user of the pipeline, or in a folder of yours with --into parquet."
+            f"raycdc bench run makes a temporary folder in {parent}, which cannot be written ({cause.strerror}). "
+            "Run it as the user of the pipeline, or in a folder that you own with --into parquet."
         ) from cause
     try:
         yield folder
@@ -129,7 +129,7 @@ def _print(runs: Sequence[Figures]) -> None:
 
 
 def _lines(figures: Figures, first: Figures) -> Iterator[tuple[str, str]]:
-    """Yield the figures with their names, the same names for each run."""
+    """Yield (name, value) of each figure of a run; the names are the same for each run."""
     ratio = figures.rows_per_s / first.rows_per_s if first.rows_per_s else 0.0
     yield "rows", f"{figures.rows:,}" + ("" if figures.whole else ", not all")
     yield "seconds to start", f"{figures.start_s:.1f}"

@@ -1,4 +1,4 @@
-"""``raycdc bench splits``: strategies of cutting the snapshot compared on the user's own tables, or generated ones."""
+"""``raycdc bench splits``: compares the strategies that cut a snapshot, on the user's own or on generated tables."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ from raycdc.model import TableId
 from raycdc.model.json_value import Json
 from raycdc.source.trials import PartitionTrial
 
-#: About this many rows of a table are read with each strategy and number of readers. Generated tables are cut into this
-#: number of chunks.
+#: The approximate number of rows of a table that are read with each strategy and number of readers.
 ROWS_MAX = 1_000_000
-#: Into which generated tables are cut.
+#: The number of chunks into which generated tables are cut.
 _CHUNKS = 100
 #: Without a terminal, a line is printed every time the progress grows by this percentage.
 _REPORT_PERCENT = 10
@@ -60,12 +59,15 @@ class BenchSplitsOptions:
 
 
 def compare_splits(path: Path, asked: BenchSplitsOptions) -> int:
-    """Compare, and print a table per source table and the recommendation. Writes nothing but the page of `asked`."""
+    """Compare the strategies, and print a table of figures per source table and the recommendation.
+
+    Writes nothing but the HTML page, if `asked` names one.
+    """
     return _compare(load_config(path), asked)
 
 
 def compare_generated(asked: BenchSplitsOptions, *, cases: str, server: str) -> int:
-    """The same on tables of private servers, which differ in their keys (`raycdc.sandbox.generated_tables`)."""
+    """Compare the strategies on generated tables of private servers (`raycdc.sandbox.generated_tables`)."""
     from raycdc.sandbox.generated_tables import COLLECTION, NAMES
 
     names = [name.strip() for name in cases.split(",") if name.strip()] or list(NAMES)
@@ -81,7 +83,7 @@ def compare_generated(asked: BenchSplitsOptions, *, cases: str, server: str) -> 
 
 
 def _generated(names: Sequence[str], rows: int, server: str) -> Iterator[PipelineConfig]:
-    """A configuration for the tables of each server, while that runs."""
+    """Yield a configuration per server for its generated tables; the server runs until the next one is taken."""
     from raycdc.sandbox.generated_tables import (
         COLLECTION,
         DATABASE,
@@ -109,7 +111,7 @@ def _generated(names: Sequence[str], rows: int, server: str) -> Iterator[Pipelin
 
 
 def _config_of(source: Mapping[str, Json]) -> PipelineConfig:
-    """A pipeline of nothing but a source."""
+    """Return a pipeline configuration with this source; state and sink are placeholders."""
     nowhere = {"type": "jsonl", "path": "nowhere"}
     return config_from_dict({"pipeline": {"name": "splits", "state": "nowhere"}, "source": source, "sink": nowhere})
 
@@ -119,7 +121,7 @@ def _compare(config: PipelineConfig, asked: BenchSplitsOptions) -> int:
     trial = source.partition_trial()
     if trial is not None:
         return _measure_partitions(config, trial, asked)
-    # Restricted to the requested tables, because others of the file may no longer exist.
+    # Only the requested tables are examined, because other tables of the file may no longer exist.
     source = next_run(_narrowed(config, asked.tables)).source
     readers = asked.scheduled_readers()
     page = None if asked.html is None else _page_writer(asked.html)
@@ -147,7 +149,7 @@ def _compare(config: PipelineConfig, asked: BenchSplitsOptions) -> int:
 
 
 def _narrowed(config: PipelineConfig, names: Sequence[str]) -> PipelineConfig:
-    """The configuration of the tables that are named alone, where it selects them all."""
+    """Return the configuration restricted to the named tables; unchanged if it does not select all of them."""
     try:
         tables = [TableId.parse(name) for name in names]
     except ValueError:
@@ -159,7 +161,7 @@ def _narrowed(config: PipelineConfig, names: Sequence[str]) -> PipelineConfig:
 
 
 def _measure_partitions(config: PipelineConfig, trial: PartitionTrial, asked: BenchSplitsOptions) -> int:
-    """Read the partitions of a source with one reader and with more; print the figures and the number of readers."""
+    """Read the partitions of a source with different numbers of readers; print the figures and the recommendation."""
     if asked.strategies:
         raise ConfigError("--strategies is for tables that are cut. Partitions are shared out by their bytes.")
     if asked.html is not None:
@@ -195,9 +197,9 @@ def _confirmed(cost: str, asked: BenchSplitsOptions) -> bool:
 
 
 def _page_writer(path: Path) -> Callable[[Report], None]:
-    """Return what writes the page to `path`.
+    """Return a function that writes the HTML page to `path`.
 
-    Raises `ConfigError` if it cannot be written, before anything is measured.
+    Raises `ConfigError` if the page cannot be written, before anything is measured.
     """
     try:
         from raycdc.bench.splits.page import write_page
@@ -219,7 +221,7 @@ def _where(config: PipelineConfig) -> str:
 
 
 def _cost(config: PipelineConfig, expected: Expected) -> str:
-    """Said before anything is read."""
+    """Return the text that is printed before the measurement: how much of which tables is read."""
     lines = [f"{name}: about {counted(rows, 'row')}" for name, rows in expected.tables.items()]
     read = f"about {expected.rows_read:,} rows in all" if expected.rows_read else "as many rows as there are"
     rate_limit = f", at {config.source.rate_limit} at most" if config.source.rate_limit else ""
@@ -238,7 +240,7 @@ def _agreed() -> bool:
 
 
 class _Shown:
-    """Progress on standard error: a bar with the time that is left; a line now and then without a terminal."""
+    """Shows the progress on standard error: a bar with the remaining time on a terminal, else occasional lines."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.percentage:.0f} %"))

@@ -13,7 +13,10 @@ from raycdc.errors import ConfigError
 
 
 def run(words: Sequence[str]) -> int:
-    """Run ``python -m bench`` with `words`; its exit code. Raises `ConfigError` if there are no benchmarks."""
+    """Run ``python -m bench`` with the arguments `words`; return its exit code.
+
+    Raises `ConfigError` if this installation has no benchmarks.
+    """
     root = Path(raycdc.__file__).parent.parent
     if not (root / "bench" / "__main__.py").exists():
         raise ConfigError(

@@ -10,22 +10,19 @@ from typer.core import TyperGroup
 
 from raycdc.cli.commands.groups import OWN_OPTIONS, ConfigPath, Json, command_group
 
-#: The benchmarks of a source checkout, whatever their names.
+#: The benchmarks of a source checkout, under any name.
 _CHECKOUT = "checkout"
 
 
 class _Benchmarks(TyperGroup):
-    """Benchmarks of users' own pipelines are commands.
-
-    Any other name is one of a source checkout, with its own options.
-    """
+    """Has a command per benchmark of users' pipelines; any other name runs a benchmark of a source checkout."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, _CHECKOUT)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
-        # A benchmark's name is its first word.
+        # The first word is the benchmark's name.
         is_benchmark = command is not None and command.name == _CHECKOUT and args[0] != _CHECKOUT
         return name, command, args if is_benchmark else rest
 
@@ -104,7 +101,7 @@ def bench_run(
 
 @bench.command(_CHECKOUT, hidden=True, context_settings=OWN_OPTIONS)
 def bench_checkout(context: typer.Context) -> int:
-    """Run `python -m bench` with these words."""
+    """Run `python -m bench` with these arguments."""
     from raycdc.cli.bench import checkout as bench_command
 
     return bench_command.run(context.args)

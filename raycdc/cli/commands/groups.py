@@ -38,7 +38,7 @@ OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_o
 
 
 def command_group(help_text: str, short: str | None = None, cls: type[TyperGroup] | None = None) -> typer.Typer:
-    """Commands under one name; `short` is for the list of all."""
+    """Return a group for commands under one name; `short` is its text in the list of all commands."""
     return typer.Typer(cls=cls, help=help_text, short_help=short, no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -47,7 +47,7 @@ notify = command_group("Try the receivers of notifications.")
 
 @notify.callback()
 def _notify() -> None:
-    """Keeps its one command from being the group itself."""
+    """Exist as a callback, so that `notify` stays a group although it has one command."""
 
 
 @notify.command("test", short_help="Send a test notification to each receiver.")
@@ -168,7 +168,10 @@ def tables_commands(
 def change_table_of(
     config: Path, table: str, action: str, wait_s: float, where: str | None = None, *, replaces: bool = False
 ) -> int:
-    """Have a running pipeline do `action` with a table, or its next start; `where` chooses rows, None means all."""
+    """Have `action` carried out for a table by the running pipeline or at its next start.
+
+    `where` selects rows; None means all rows.
+    """
     from raycdc.cli.tables import carry_out
     from raycdc.errors import ConfigError
     from raycdc.source.tables.table_commands import TableAction, TableCommand

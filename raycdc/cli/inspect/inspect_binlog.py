@@ -1,7 +1,7 @@
 """``raycdc inspect binlog``: row changes and other events of binlog files as JSON lines.
 
-Rows are decoded by the same compiled path as in a pipeline; only the printing is Python. Everything before damage
-is printed, then one line on stderr names file and position.
+Rows are decoded by the compiled code of a pipeline; only the printing is Python. If a file is damaged, everything
+before the damage is printed, and then one line on stderr with its file and position.
 
 *Invariant*: every decoded row is printed. The decoder counts its rows and the printer counts those of its lines, an
 update as two; where the counts differ after a piece of the file, the command ends with `RowsNotPrintedError`.
@@ -38,21 +38,22 @@ from raycdc.model import RowKind, TableId
 
 #: Index of the flags in the body of a GTID event of MariaDB.
 _GTID_FLAGS = 12
-#: Statements without effect: the first phase of an ALTER, and a failed one. Only COMMIT ALTER counts.
+#: Events of statements without effect: the first phase of a two-phase ALTER, and one that failed. Only COMMIT ALTER has
+#: an effect.
 _ALTERS = {index.ALTER_START: "alter_start", index.ALTER_ROLLBACK: "alter_rollback"}
 _GTIDS = frozenset({index.GTID, index.GTID_TAGGED, index.ANONYMOUS_GTID, index.MARIADB_GTID})
 _ROWS_QUERY, _ANNOTATE_ROWS = 29, 160
 
 
 def run(files: Sequence[Path], schema_sql: Path | None) -> int:
-    """Entry of the command line; see `inspect_binlog`."""
+    """Run the command: `inspect_binlog` with standard output."""
     return inspect_binlog(files, schema_sql, sys.stdout)
 
 
 def inspect_binlog(
     files: Sequence[Path], schema_sql: Path | None, out: TextIO, errors: TextIO | None = None
 ) -> ExitCode:
-    """Print every file; returns `ExitCode.DATA` after damage (what precedes it is printed).
+    """Print the events of every file. Returns `ExitCode.DATA` if one is damaged, after the events before the damage.
 
     `schema_sql` holds CREATE TABLE statements; a table name in them without database fits any database. Without it
     names and types come from the log's metadata. Raises `ConfigError` for a file that cannot be read.
@@ -66,7 +67,7 @@ def inspect_binlog(
             decoder = _decoder(file, known, prepared)
             for line in _lines(file, decoder):
                 write(line)
-            # A transaction prepared in one file may be committed in the next one named.
+            # The next file may commit a transaction that this one prepared.
             prepared = decoder.cursor.position.prepared
         except DataError as error:
             out.flush()
@@ -80,7 +81,7 @@ def inspect_binlog(
 
 
 class _AnyDatabase(dict[TableId, MySqlTable]):
-    """Tables by name; one written without a database stands for that name in every database."""
+    """Tables by name. A table without a database stands for a table of that name in every database."""
 
     def get(self, key: TableId, default: Any = None) -> Any:
         found = super().get(key)
@@ -147,19 +148,19 @@ def _lines(file: BinlogFile, decoder: BinlogDecoder) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _RowLine:
-    """A row change that is printed once its GTID is known. `seq` is its place among all rows of the file."""
+    """A row change that is printed once its GTID is known. `seq` is its number among all rows of the file."""
 
     seq: int
     rows: int
     text: Callable[[str | None], str]
 
 
-#: Row changes by the end position of their event.
+#: The row changes of each event, by the event's end position.
 _Rows = dict[int, list[_RowLine]]
 
 
 def _collect(item: BinlogRowsItem, rows: _Rows) -> None:
-    """Turn a batch into lines that lack their GTID, by the end position of their event."""
+    """Turn a batch into lines, grouped by the end position of their event. Their GTID is filled in later."""
     batch, table = item.batch, item.described
     count = len(table.columns)
     columns = [printers(c)(batch.column(i)) for i, c in enumerate(table.columns)]
@@ -186,12 +187,12 @@ def _collect(item: BinlogRowsItem, rows: _Rows) -> None:
         rows[pos].append(_RowLine(seqs[row], 2 if ops[row] == RowKind.UPDATE_BEFORE else 1, line))
 
 
-#: A line about an event that is not of rows.
+#: The JSON object of an event that has no rows.
 Note = dict[str, int | str | None]
 
 
 class _FilePrinter:
-    """Prints a file's events other than rows, with the rows in their place."""
+    """Prints the events of a file in their order: rows, and a note for each other event."""
 
     def __init__(self, file: BinlogFile) -> None:
         self._file = file.name
@@ -199,17 +200,19 @@ class _FilePrinter:
         self._checksum = file.format.checksum_bytes
         self._gtid: str | None = None
         self._millis = 0
-        #: MariaDB: the part of a two-phase ALTER that the transaction is, one of ALTER_….
+        #: MariaDB: the phase of a two-phase ALTER that the transaction contains, one of ALTER_….
         self._alter = index.ALTER_NONE
         self._at = 4
-        #: Rows of the decoder that have been printed.
+        #: The number of decoded rows that have been printed.
         self.printed = 0
 
     def events(self, piece: npt.NDArray[np.uint8], rows: _Rows, damage: int | None, *, stripped: bool) -> Iterator[str]:
-        """Yield the lines of a piece: its rows, and other events up to `damage` (a position) if there is any.
+        """Yield the lines of a piece of the file: its rows and other events, up to the position `damage` if it is
+        given.
 
-        Rows come before the last event of the piece with their end position: it is their own, or ends the compressed
-        transaction they were in. Rows of a transaction that continues in the next piece come at the end of this one.
+        The rows of an event are printed before the last event of the piece with the same end position: that is the
+        event itself, or the end of its compressed transaction. Rows of a transaction that continues in the next piece
+        are printed at the end of this piece.
         """
         yield from self._events(piece, rows, damage, stripped=stripped)
         yield from self._lines([line for lines in rows.values() for line in lines])
@@ -242,11 +245,14 @@ class _FilePrinter:
             if note is not None:
                 yield printable_json(json.dumps(note, ensure_ascii=False)) + "\n"
             if head[4] == index.ROTATE:
-                # Like the decoder: a relay log continues with the positions of another file.
+                # As in the decoder: a relay log continues with the positions of another file.
                 self._at = parse_rotate(body.tobytes())[1]
 
     def _end(self, head: bytes) -> int:
-        """End position of an event as the decoder counts it: positions wrap at 4 GiB, artificial events have none."""
+        """Return the end position of an event as the decoder counts it.
+
+        Positions wrap at 4 GiB, and artificial events have none.
+        """
         position = int.from_bytes(head[13:17], "little")
         if position == 0 or head[4] in (index.HEARTBEAT, index.HEARTBEAT_V2):
             return self._at

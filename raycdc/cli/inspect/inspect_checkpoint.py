@@ -1,4 +1,4 @@
-"""``raycdc inspect checkpoint``: a pipeline's state as JSON, without touching it or the pipeline that uses it."""
+"""``raycdc inspect checkpoint``: prints a pipeline's state as JSON. It changes neither the state nor its pipeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from raycdc.storage.url import is_url
 
 
 def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
-    """Print the state in (or named by the configuration at) `path`. Raises `StateError` if there is none to read."""
+    """Print the state at `path`, a state folder or a configuration file.
+
+    Raises `StateError` if there is no state to read.
+    """
     store = CheckpointStore(state_location_of(path), create=False)
     document = checkpoint_document(store)
     if summary:
@@ -50,7 +53,7 @@ def state_location_of(path: Path) -> StateLocation:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDocument(JsonObject):
-    """The document that the command prints; its parts are as the state has them."""
+    """The JSON document that the command prints. Its parts have the form of the state's documents."""
 
     state: str
     pipeline: str
@@ -63,7 +66,7 @@ class CheckpointDocument(JsonObject):
 
 
 def checkpoint_document(store: CheckpointStore) -> CheckpointDocument:
-    """Return the identity, the complete newest sealed epoch, and the known content of the sink."""
+    """Return the pipeline's identity, the newest sealed epoch in full, and the recorded content of the sink."""
     commit = store.last_commit()
     return CheckpointDocument(
         str(store.location),

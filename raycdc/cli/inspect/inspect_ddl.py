@@ -16,11 +16,11 @@ from raycdc.errors import ConfigError, DataError, ExitCode
 from raycdc.model.evolution import event_to_json
 from raycdc.model.json_value import Json
 
-#: ``USE name``, which a dump has between its statements; later names without a database are in that one.
+#: ``USE name``, which a dump has between its statements. Later names without a database belong to that database.
 _USE = re.compile(r"\s*USE\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*\Z", re.IGNORECASE)
 
-#: How each kind of server reads and prints: MySQL 8.0.19 and later by default. A version comment is part of the
-#: statement up to the newest existing version.
+#: The dialect and version of each kind of server; the default is MySQL 8.0.19 and later. Version comments are parsed as
+#: part of their statement up to the newest existing version.
 _DIALECTS = {
     "mysql": DdlDialect(version=99_999),
     "mysql-5.7": DdlDialect(

@@ -1,7 +1,8 @@
 """``raycdc inspect messages``: the changelog of a file of messages, as JSON lines.
 
-One message per line; an empty line is a tombstone. Rows are decoded by the same compiled code as in a pipeline; only
-the printing is Python. Everything before a bad message is printed, then one line on stderr with its file and line.
+One message per line; an empty line is a tombstone. Rows are decoded by the compiled code of a pipeline; only the
+printing is Python. If a message is invalid, everything before it is printed, and then one line on stderr with its file
+and line.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from raycdc.model.batch import SYMBOLS
 from raycdc.model.evolution import DropTableEvent, TruncateTableEvent
 from raycdc.model.json_text import json_values
 
-#: Bytes of the file that are decoded, and printed, at a time.
+#: The number of bytes of the file that are decoded and printed at a time.
 _PIECE_BYTES = 4 << 20
-#: No message is longer; this bounds the memory for a file without line breaks. (A broker's default is 1 MiB.)
+#: The maximum length of a message, which bounds the memory for a file without line breaks. (A broker's default is 1
+#: MiB.)
 _LINE_BYTES_MAX = 64 << 20
 #: The prefix of the envelope's columns, with which no JSON key can begin.
 _MARK = "\0"
@@ -36,7 +38,7 @@ _MARK = "\0"
 def print_messages(
     path: Path, identifier: str, columns: str | None, *, out: TextIO | None = None, errors: TextIO | None = None
 ) -> ExitCode:
-    """Print the rows of every message; `ExitCode.DATA` at the first bad one, after the rows before it.
+    """Print the rows of every message. Returns `ExitCode.DATA` at the first invalid message, after the rows before it.
 
     `columns` are the tables' columns as in CREATE TABLE; without them they come from the messages. Raises `ConfigError`
     for a file that cannot be read, an unknown format or malformed columns.
@@ -56,7 +58,7 @@ def print_messages(
             print(printable(batch), file=errors or sys.stderr)
             return ExitCode.DATA
         decoded = decoder.decode(batch)
-        # Tables are decoded one after the other; people read messages in their order.
+        # Tables are decoded one after the other, but the output has the order of the messages.
         lines = [line for item in decoded.items for line in _lines(item, nameless)]
         lines.sort(key=lambda line: line[0])
         out.writelines(text for _, text in lines)
@@ -69,9 +71,9 @@ def print_messages(
 
 
 def _batches(path: Path) -> Iterator[MessageBatch | str]:
-    """Yield the file's lines in pieces, or the problem of the next one.
+    """Yield the lines of the file in pieces, or the problem of the next line.
 
-    A last line without an end is a message, too.
+    A last line without a line break is a message, too.
     """
     try:
         file = path.open("rb")
@@ -92,7 +94,7 @@ def _batches(path: Path) -> Iterator[MessageBatch | str]:
 
 
 def _piece(file: BinaryIO) -> list[bytes]:
-    """Return the next lines; the last one may be cut after the maximal length."""
+    """Read the next lines. The last one is cut after the maximum length."""
     lines: list[bytes] = []
     size = 0
     while size < _PIECE_BYTES:
@@ -107,8 +109,9 @@ def _piece(file: BinaryIO) -> list[bytes]:
 
 
 def _lines(item: RowsItem | ChangeItem, nameless: TableId | None) -> Iterator[tuple[tuple[int, int], str]]:
-    """((message, row number), line) of an item. `nameless` is the table of messages that name none, for want of a topic
-    called after the file.
+    """Yield ((message number, row number), line) for each row of an item.
+
+    `nameless` is the table of messages that name no table; it is called after the file, as a topic would be.
     """
     database, table = ("", "") if item.table == nameless else (item.table.db, item.table.table)
     if isinstance(item, ChangeItem):
@@ -150,9 +153,9 @@ def _key(name: str) -> str:
 
 
 def _texts(array: pa.Array, logical: LogicalType) -> list[str]:
-    """The JSON text of each value: as ``inspect binlog`` prints them."""
+    """Return the JSON text of each value, as ``inspect binlog`` prints it."""
     if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP) and logical.fsp == 0:
-        # An unstated precision must not hide existing digits.
+        # If the precision is not declared, all digits that exist are printed.
         micros = array.drop_null().view(pa.int64())
         if len(micros) and np.any(micros.to_numpy() % 1_000_000):
             logical = LogicalType(logical.kind, fsp=6)

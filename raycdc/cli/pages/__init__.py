@@ -1,7 +1,7 @@
 """Pages of the manual generated from the code: column types, message formats, errors, effects of schema changes.
 
-They are in `raycdc/manual` with the written ones, and are read in the same ways. ``python -m raycdc.cli.pages`` writes
-them again, and a test compares the files with the code. Pure.
+They are in `raycdc/manual`, like the pages written by hand. ``python -m raycdc.cli.pages`` writes them again, and a
+test compares the files with the code. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raycdc.cli.pages.types import types_page
 
 __all__ = ["GENERATED_PAGES"]
 
-#: By the page's name, what makes its text.
+#: The function that generates the text of each page, by the page's name.
 GENERATED_PAGES: Mapping[str, Callable[[], str]] = {
     "changes": changes_page,
     "errors": errors_page,

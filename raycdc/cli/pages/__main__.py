@@ -1,4 +1,4 @@
-"""``python -m raycdc.cli.pages``: write the generated pages of the manual again."""
+"""``python -m raycdc.cli.pages``: generates the pages of the manual that come from the code."""
 
 from __future__ import annotations
 

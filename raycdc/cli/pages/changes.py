@@ -42,7 +42,7 @@ in the rows that exist, and tables that have the old name write theirs under bot
 
 
 def changes_page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     parts = [_BEGIN, _effects(), _ROWS, _rows(), _OTHERS, _TYPES]
     return "\n\n".join(parts) + "\n"
 

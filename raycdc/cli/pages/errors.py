@@ -1,4 +1,4 @@
-"""The page ``errors``: every named error with its exit code, its cause and its cure, as their classes say them."""
+"""The page ``errors``: every named error with its exit code, cause and remedy, from the docstring of its class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raycdc.cli.pages.markdown import table
 from raycdc.errors import ExitCode, ParkReason, RaycdcError, TableRefusedError
 from raycdc.state.parked import WAYS_OUT
 
-#: The modules that have named errors.
+#: The modules that define named errors.
 MODULES = (
     "raycdc.errors",
     "raycdc.state.commits.record_bases",
@@ -67,7 +67,7 @@ _CODES = {
 
 
 def errors_page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     known = list(named_errors())
     parking = [error for error in known if issubclass(error, TableRefusedError) and error is not TableRefusedError]
     parts = [_BEGIN]
@@ -89,7 +89,7 @@ def named_errors() -> Iterator[type[RaycdcError]]:
 
 
 def _below(error: type[RaycdcError], seen: set[type[RaycdcError]]) -> Iterator[type[RaycdcError]]:
-    """The classes that are derived from `error`, but those `seen`; in the same order whatever was imported first."""
+    """Return the classes derived from `error`, except those in `seen`, in an order that does not depend on imports."""
     here = [each for each in error.__subclasses__() if each.__module__ in MODULES and each not in seen]
     for each in sorted(here, key=lambda each: MODULES.index(each.__module__)):
         seen.add(each)

@@ -1,4 +1,4 @@
-"""The page ``formats``: which formats there are, whether they can be written, and every option of each."""
+"""The page ``formats``: the message formats, if they can be written, and every option of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY = LogicalType(TypeKind.INT32)
 
 
 def formats_page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     rows = [
         (f"`{listing.type}`", listing.summary, "yes" if is_written(listing.type) else "no")
         for listing in list_plugins()
@@ -31,7 +31,7 @@ def formats_page() -> str:
 
 
 def is_written(identifier: str) -> bool:
-    """Return True if the format can also write messages for a table's changes."""
+    """Return True if messages in this format can be written, too, and not only read."""
     try:
         load_format(identifier).encoder(TableId("shop", "orders"), TableSchema((Column("id", _KEY),), ("id",)))
     except ConfigError:

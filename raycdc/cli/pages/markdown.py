@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table with the titles `head`; every row has as many cells."""
+    """Return a Markdown table with the titles `head`; each row has as many cells as there are titles."""
     lines = [_line(row) for row in rows]
     return "\n".join([_line(head), "|" + "---|" * len(head), *lines])
 
 
 def code(text: str) -> str:
-    """`text` as code, or nothing."""
+    """Return `text` in code quotes; an empty text stays empty."""
     return f"`{text}`" if text else ""
 
 

@@ -66,7 +66,7 @@ several tables share an upsert target), because changed rows are marked in a tab
 a target is made or changed parks the table, too. A single row that is too large is refused by the server;
 `pipeline.on_bad_record` says what becomes of it."""
 
-#: Spellings of a MySQL type whose parameters matter; any other type has one spelling.
+#: The spellings of MySQL types whose parameters matter; any other type has one spelling.
 _SPELLED: Mapping[str, tuple[str, ...]] = {
     "tinyint": ("tinyint", "tinyint unsigned"),
     "smallint": ("smallint", "smallint unsigned"),
@@ -87,17 +87,17 @@ _SPELLED: Mapping[str, tuple[str, ...]] = {
     "set": ("set('a','b')",),
 }
 _REFUSED = "refused"
-#: The alternatives in `[source.types]`: option, columns, and choice.
+#: The options of `[source.types]` that change a type: option, the columns it applies to, and its other choice.
 _CHOSEN = (
     ('tinyint1 = "boolean"', "tinyint(1)", TypeOptions(tinyint1="boolean")),
     ('invalid_dates = "text"', "datetime", TypeOptions(invalid_dates="text")),
     ('geometry = "geojson"', "point", TypeOptions(geometry="geojson")),
 )
 
-#: The values of raycdc's own columns of a batch, by type.
+#: Values of the metadata columns of a batch, by type.
 _NOTHING: Mapping[pa.DataType, object] = {pa.int8(): 0, pa.int64(): 0, pa.string(): ""}
 _AT = datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000, datetime.UTC)
-#: A value of each kind; the default is 7.
+#: An example value of each kind; the default is 7.
 _SAMPLES: Mapping[TypeKind, object] = {
     TypeKind.BOOLEAN: True,
     TypeKind.UINT64: Decimal(2**64 - 1),
@@ -115,7 +115,7 @@ _SAMPLES: Mapping[TypeKind, object] = {
 }
 
 
-#: Values of types that only MongoDB has.
+#: Example values of the types that only MongoDB has.
 _OWN_SAMPLES = {
     "objectId": "64f0c1d2e3a4b5c6d7e8f901",
     "binData(4)": "c0ffee00-0000-4000-8000-000000000001",
@@ -125,14 +125,14 @@ _OWN_SAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A type as its source spells it, and its logical type."""
+    """A type as its source spells it, with its logical type."""
 
     name: str
     type: LogicalType
 
 
 def types_page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     mysql, mongodb = list(_mysql_types()), [_Source(name, parse_type(name)) for name in type_names()]
     topics = [_Source(word, declared(word)) for word in type_words()]
     parts = [
@@ -209,7 +209,7 @@ def _delta(arrow: pa.DataType) -> str:
 
 
 def _parquet(arrow: pa.DataType) -> str:
-    """The physical type, and the logical one where there is one, as a file has them."""
+    """Return the physical type of a Parquet column, with the logical type if there is one."""
     file = io.BytesIO()
     pq.write_table(pa.schema([pa.field("c", arrow)]).empty_table(), file, store_schema=False)
     column = pq.ParquetFile(file).schema.column(0)
@@ -281,7 +281,7 @@ def _sample(logical: LogicalType) -> pa.Array:
 
 
 def _merged(rows: Iterable[tuple[str, tuple[str, ...]]]) -> list[list[str]]:
-    """Rows for a table: types that become the same share one."""
+    """Merge rows of a table whose results are equal: their types share one row."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, cells in rows:
         names.setdefault(cells, []).append(name)

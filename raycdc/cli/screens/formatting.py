@@ -1,4 +1,4 @@
-"""Numbers in words, and the order and colours of phases, as all screens have them."""
+"""Formats numbers for people, and defines the order and colours of phases, for all screens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ PHASE_STYLES = {"snapshot": "cyan", "stream": "green", "parked": "red"}
 
 
 def counted(number: int, noun: str) -> str:
-    """1 row, 2,000 rows."""
+    """Return a number with its noun: ``1 row``, ``2,000 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration_text(ms: float) -> str:
-    """``340 ms``, ``2.1 s``, ``4 min``, ``3 h``, ``5 days``: as exact as is useful."""
+    """Return a duration as exactly as is useful: ``340 ms``, ``2.1 s``, ``4 min``, ``3 h``, ``5 days``."""
     if ms < 1000:
         return f"{max(ms, 0):.0f} ms"
     if ms < 120_000:
@@ -24,7 +24,7 @@ def duration_text(ms: float) -> str:
 
 
 def size_text(size: int) -> str:
-    """``12 bytes``, ``3.4 MiB``."""
+    """Return a size: ``12 bytes``, ``3.4 MiB``."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""A run as JSON lines, for programs. Apart from `progress`, which imports what screens need."""
+"""Shows a run as JSON lines, for programs. It is apart from `progress`, whose imports a JSON view does not need."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from raycdc.observe.events.lines import line_of
 
 
 class JsonView:
-    """Each event as one line, flushed, so that a program can wait for it. The first is ``started``."""
+    """Prints each event as one line, and flushes it, so that a program can wait for it.
+
+    The first event is ``started``.
+    """
 
     def __init__(self, out: TextIO | None = None) -> None:
-        """`out`: standard output unless given."""
+        """Create the view; `out` is standard output unless given."""
         self._out = out
         #: The name of the pipeline, once it is known.
         self.pipeline: str | None = None

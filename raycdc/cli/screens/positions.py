@@ -1,4 +1,4 @@
-"""Positions of a state's source for people, in the words of that source."""
+"""Formats the positions in a state for people, in the notation of its source."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ PositionText = Callable[[Position], str]
 
 
 def position_text_of(store: CheckpointStore) -> PositionText:
-    """The words of the source that the state was made with; plain JSON where it has none, or is not installed."""
+    """Return a function that formats positions of the state's source.
+
+    If the source has no notation or is not installed, the function returns plain JSON.
+    """
     source = (read_configured(store) or {}).get("source.type")
     try:
         plugin = load_plugin(PluginGroup.SOURCES, str(source))
         text: PositionText = plugin.position_text() if plugin.positions else _as_stored
     except ConfigError:
-        return _as_stored  # A state is shown wherever it was made.
+        return _as_stored  # A state can be shown on a machine that lacks the plug-in of its source.
     return text
 
 

@@ -1,5 +1,7 @@
-"""The ways a run shows itself to people: a live table, or plain lines. Both are called with each event of the run
-(`raycdc.observe.events`), and ask for its status (`raycdc.observe.status`), which they keep nothing of.
+"""The views of a run for people: a live table, or plain lines.
+
+Both are called with each event of the run (`raycdc.observe.events`), and read its status (`raycdc.observe.status`), of
+which they store nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from raycdc.observe.status import KnownTable, RunStatus
 #: Seconds between two lines about the same thing in the plain view: a log file should stay readable.
 PLAIN_INTERVAL_S = 5.0
 
-#: Seconds after which the plain view says at least that all is well, and while a run starts that it still does.
+#: After this many seconds without output the plain view prints that all is well, or that the run is still starting.
 HEARTBEAT_S = 60.0
 STARTING_S = 5.0
 #: A pipeline with at most this lag counts as up to date, because epochs take time.
@@ -61,7 +63,7 @@ PLAIN_TABLES_MAX = 20
 
 
 def lag_text(status: RunStatus) -> str:
-    """Return the lag of the sink; else the lag of the last commit, and how long the source has been idle.
+    """Return the lag of the sink, or of the last commit with the time since the source was last active.
 
     A known bottleneck is added.
     """
@@ -84,7 +86,7 @@ def _behind_texts(status: RunStatus) -> list[str]:
 
 
 def step_text(status: RunStatus) -> str:
-    """The present step of a run that has no figures yet, in words."""
+    """Return the present step of a run that has no figures yet."""
     steps = {"starting": "asking the source what it lacks", "running": "waiting for the first rows"}
     return steps.get(status.step, status.step)
 
@@ -95,7 +97,7 @@ def _left_s(table: KnownTable, now_s: float) -> float | None:
 
 
 class PlainView:
-    """One line per change, for logs and pipes.
+    """Prints one line per change, for logs and pipes.
 
     At most one progress line per table in five seconds, and one for all tables if there are many.
     """
@@ -103,7 +105,10 @@ class PlainView:
     def __init__(
         self, status: Callable[[], RunStatus], pipeline: str = "", clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`status` gives the status of the run, which has heard each event before the view does."""
+        """Create the view.
+
+        `status` returns the status of the run, which is updated with each event before the view is called.
+        """
         self._status = status
         self._pipeline = pipeline
         self._clock = clock
@@ -112,7 +117,7 @@ class PlainView:
         self._closed = threading.Event()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         self._shown: dict[str, tuple[float, str]] = {}
-        #: The last line about the processes and the last about their number: a restart in the same ones is no news.
+        #: The last line about the processes, and about their number. A restart with the same ones is not printed again.
         self._said: dict[type[Started | Scaling], str] = {}
         self._commit_tables: set[str] = set()
         self._commit_rows = 0
@@ -131,7 +136,7 @@ class PlainView:
             case Started():
                 self._unless_said(event, f"started: {_pids_text(event)}")
             case RunProgress():
-                # An event has the tables with news, and a line that had to wait is due without any.
+                # The lines of all tables are checked: those that changed with this event, and those that had to wait.
                 self._progress(self._status().tables.in_order())
             case Committed():
                 self._commit(event)
@@ -144,7 +149,7 @@ class PlainView:
                 self._flush_commits()
             case Warned(text):
                 # After the end of a process, the same line is printed again, because it shows that the processes are
-                # back.
+                # running again.
                 self._said.clear()
                 self._line(text, "WARNING")
             case Scaling():
@@ -178,7 +183,7 @@ class PlainView:
                 self._line(end)
 
     def _beat(self) -> None:
-        # A broken output ends the run at the next line.
+        # If the output is broken, the next event's line ends the run.
         with suppress(BrokenPipeError):
             while not self._closed.wait(1.0):
                 with self._lock:
@@ -244,13 +249,13 @@ class PlainView:
 
     def _line(self, text: str, level: str = "INFO") -> None:
         self._spoke = self._clock()
-        # Further lines of a text are indented, so that none of them looks like one of ours.
+        # Further lines of a text are indented, so that none of them looks like the beginning of a log line.
         head = " ".join(part for part in (time.strftime("%Y-%m-%d %H:%M:%S"), level, printable(self._pipeline)) if part)
         print(f"{head}: {printable_text(text, indent=' ' * 9)}", flush=True)
 
 
 class LiveView:
-    """A table on the terminal that is redrawn four times a second; what remains at the end is its last state."""
+    """Shows a table on the terminal that is redrawn four times a second; its last state remains at the end."""
 
     def __init__(
         self,
@@ -259,7 +264,10 @@ class LiveView:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`status` gives the status of the run, which has heard each event before the view does."""
+        """Create the view.
+
+        `status` returns the status of the run, which is updated with each event before the view is called.
+        """
         self._status = status
         self._title = title
         self._clock = clock
@@ -290,7 +298,7 @@ class LiveView:
         self._note = text
 
     def announce(self, text: str) -> None:
-        """Above the table, where it stays."""
+        """Print a text above the table, where it stays."""
         self._console.print(Text(printable_text(text)), soft_wrap=True)
 
     def close(self) -> None:
@@ -299,7 +307,7 @@ class LiveView:
         self._live.stop()
 
     def render(self) -> RenderableType:
-        """The whole view; public so that tests can look at it."""
+        """Return the whole view. It is public for tests."""
         status = self._status()
         return Group(
             self._headline(status),
@@ -332,7 +340,7 @@ class LiveView:
             return []
         every = (table.figures for table in known.values())
         tables = sorted(every, key=lambda table: (PHASE_ORDER.get(table.phase, 9), table.table))
-        # Headline, header, the lines about the rest and the engines, the note and the prompt need six lines.
+        # Six lines are needed for the headline, the header, the other tables, the engines, the note and the prompt.
         room = max(3, self._console.size.height - 7)
         view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         view.add_column("table", overflow="ellipsis", no_wrap=True, min_width=12)
@@ -353,7 +361,7 @@ class LiveView:
 
 
 def _summed_up(tables: Sequence[TableFigures]) -> TableFigures:
-    """Many tables as if they were one, in as many phases as there are."""
+    """Return figures of many tables as those of one table, which is in all of their phases."""
     phases = [table.phase for table in tables]
     counts = {phase: phases.count(phase) for phase in sorted(set(phases), key=lambda p: PHASE_ORDER.get(p, 9))}
     return TableFigures(
@@ -375,7 +383,7 @@ def _cells(table: TableFigures, left_s: float | None) -> tuple[RenderableType, .
     if total:
         bar = ProgressBar(total=100.0, completed=percent or 0.0, width=15)
     return (
-        # A text in a cell would be read for rich's markup.
+        # Plain strings in a cell would be parsed as markup of rich.
         Text(printable(table.table)),
         Text(table.phase, style=style),
         bar,
@@ -395,7 +403,7 @@ def _rows_of(table: TableFigures) -> str:
 
 
 def _rows_text(table: TableFigures) -> str:
-    """The same in words."""
+    """Return the rows of a table in words, with the percentage of a snapshot."""
     if table.phase != "snapshot" or table.amount is None or table.rows_about is None:
         return counted(table.rows, "row")
     return f"{_rows_of(table)} rows ({table.percent:.0f} %)"
@@ -413,10 +421,10 @@ def end_text(status: RunStatus, seconds: float) -> str | None:
 
 
 def parked_text(event: TableParked) -> str:
-    """The text of the event, in one line or two."""
+    """Return the text of the event, in one line or two."""
     table, parked = printable(event.table), event.parked
     if parked.again:
-        return f"{table} begins again with a new snapshot: {parked.reason}"
+        return f"{table} is resnapshotted: {parked.reason}"
     return f"{table} is not followed ({parked.phase}): {parked.reason}"
 
 

@@ -1,4 +1,4 @@
-"""A pipeline's status on a screen: a few lines about the whole, a line for each table, and what wants attention."""
+"""Shows a pipeline's status: a few lines about the whole, a line for each table, and problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column that is shown while any table has a value in it."""
+    """A column that is shown if any table has a value in it."""
 
     name: str
     justify: Literal["left", "right"] = "right"
@@ -45,7 +45,7 @@ _COLUMNS = (
 
 
 def screen(status: Status, *, height: int | None = None) -> RenderableType:
-    """The whole screen; tables that do not fit into `height` lines are counted."""
+    """Return the whole screen; tables that do not fit into `height` lines are only counted."""
     head = [Text(printable_text(line, indent="    ")) for line in _headlines(status)]
     notes = [Text(line, style="yellow") for line in _notes(status)]
     room = len(status.tables) if height is None else max(3, height - len(head) - len(notes) - 3)
@@ -124,7 +124,7 @@ def _tables(status: Status, room: int) -> Iterator[RenderableType]:
     tables = sorted(status.tables, key=lambda each: (PHASE_ORDER.get(each.phase, 9), -(each.lag_ms or 0), each.table))
     cells = [dict(_cells(table, status)) for table in tables[:room]]
     view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    # Columns that would say nothing would only make those narrow that do.
+    # Empty columns would take space from the others.
     columns = [column for column in _COLUMNS if any(column.name in row for row in cells)]
     for column in columns:
         view.add_column(column.name, justify=column.justify, no_wrap=not column.folds, overflow="fold")
@@ -193,7 +193,7 @@ def _notes(status: Status) -> Iterator[str]:
 
 
 def _machine(node: str) -> str:
-    """A reader whose spool is the state's runs on the driver's machine."""
+    """Return the machine of a reader. A reader that uses the state's spool runs on the driver's machine."""
     return "the driver's machine" if node == STATE_NODE else node
 
 
@@ -204,7 +204,7 @@ def _commit(commit: CommitReport, now_ms: int) -> str:
 
 
 def _ago(commit: CommitReport, now_ms: int) -> str:
-    """Return the age of the commit; its epoch if the time is unknown."""
+    """Return the age of the commit, or its epoch if the time is unknown."""
     return f"epoch {commit.epoch}" if commit.at_ms is None else f"{duration_text(now_ms - commit.at_ms)} ago"
 
 

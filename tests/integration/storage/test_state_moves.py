@@ -43,7 +43,7 @@ def test_a_pipeline_goes_to_a_store_and_back_with_the_rows_that_wait(
     assert command(config, *moves, failpoints=failpoint)[0] == -signal.SIGKILL
     code, said = command(config, *moves)
     assert (code, f'pipeline.work_dir = "{work}"' in said) == (ExitCode.DONE, True), said
-    assert f"from {tmp_path / 'state'} any more; once a run went well, it can be removed." in said
+    assert f"No run can use {tmp_path / 'state'} any more; after a successful run it can be removed." in said
     shutil.rmtree(tmp_path / "state")
     there = configured(tmp_path, state=url, sections=section, events=MORE)
     code, said = told(capsys, "state", "check", str(there))

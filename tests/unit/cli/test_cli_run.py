@@ -352,7 +352,8 @@ def test_the_first_signal_stops_in_order(number: signal.Signals, code: int, caps
     assert drive(pipeline, PlainView(STATUS), RunOptions(local=True)) == code
     assert pipeline.stops == 1
     assert signal.getsignal(number) is before
-    assert lines(capsys) == ["Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once."]
+    text = "Stopping: rows that were read are sealed and committed. Press Ctrl-C again to stop immediately."
+    assert lines(capsys) == [text]
 
 
 def test_a_signal_waits_for_no_lock_that_the_interrupted_code_may_hold() -> None:

@@ -21,7 +21,7 @@ def test_a_configuration_of_a_demo_that_has_ended_is_refused_until_somebody_chan
     mark(config.parent)
     with serving(config):
         require_servers(config)
-    with pytest.raises(SourceError, match="`raycdc demo` starts new ones"):
+    with pytest.raises(SourceError, match="`raycdc demo` starts new servers"):
         require_servers(config)
     config.write_text("port = 2\n")
     require_servers(config)

@@ -1,22 +1,21 @@
 """The HTTP API of a running pipeline, under ``/v1``.
 
-Every request needs the token, or a session of the page (`raycdc.server.ui`), which is as good but for making links;
-none has a secret or a row's value.
+Every request needs the token, or a session of the web UI (`raycdc.server.ui`), which allows the same except making
+links. No answer contains a secret or a value of a row.
 
 | request | answer |
 |---|---|
 | ``GET /v1/status`` | `raycdc.observe.status.model.Status`; ``?table=DB.TABLE`` and ``?phase=…`` choose its tables, |
-| … | ``?limit=…&after=DB.TABLE`` page through them (``limit=0``: none); it costs as much as what is chosen |
-| ``GET /v1/tables`` | its tables alone, chosen in the same way |
-| ``POST /v1/commands`` | takes a command about a table (`raycdc.driver.command_queue`), durably, and answers with its \
-id |
-| ``GET /v1/commands``, ``GET /v1/commands/ID`` | what became of those that are remembered, of one |
+| … | ``?limit=…&after=DB.TABLE`` page through them (``limit=0``: none); the cost grows with the chosen tables |
+| ``GET /v1/tables`` | only the tables of the status, chosen in the same way |
+| ``POST /v1/commands`` | stores a command about a table (`raycdc.driver.command_queue`), and answers with its id |
+| ``GET /v1/commands``, ``GET /v1/commands/ID`` | the states of the last commands, or of one |
 | ``GET /v1/events`` | the events of `raycdc.observe.events`, as server-sent events |
-| ``GET /v1/openapi.json`` | all of this for programs
+| ``GET /v1/openapi.json`` | the description of this API for programs |
 
-|A browser that a foreign page has under its command finds nothing here: a request needs the token in its \
-``Authorization``, which no page can add for another's, its ``Host`` must be one of the door's own names (a name that \
-was bound again to this address is none), and its ``Origin``, where there is one, the door itself.
+A foreign page cannot use the API through a user's browser. A request needs the token in its ``Authorization``, which
+no page can add to requests to another site. Its ``Host`` must be one of the API's names, which excludes names that were
+rebound to this address (DNS rebinding). Its ``Origin``, if present, must be the API itself.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ BODY_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class ApiBackend:
-    """The sources of answers. `status` may be slow if many tables are chosen."""
+    """The functions and objects that answer requests. `status` may be slow if many tables are chosen."""
 
     status: Callable[[Chosen], Status]
     commands: CommandQueue
@@ -77,7 +76,7 @@ class Guarding:
 
 
 def application(answers: ApiBackend, guarding: Guarding, page: WebUi | None = None) -> Starlette:
-    """The ASGI application, with the page for browsers unless that is off."""
+    """Return the ASGI application, with the web UI if `page` is given."""
     api = _Api(answers)
     routes = [
         Route("/v1/status", threaded(api.status)),
@@ -105,7 +104,7 @@ class _Guard:
         if scope["type"] != "http":
             return
         token, request = self._guarding.token, Request(scope)
-        # Before the token is read, so that no foreign page has a command run.
+        # This check comes first, because reading the token may run a command, which a foreign page must not cause.
         refused = self._foreign(request)
         if refused is None:
             try:
@@ -119,12 +118,12 @@ class _Guard:
         await (self._app if refused is None else refused)(scope, receive, send)
 
     def _foreign(self, request: Request) -> Response | None:
-        """Return the answer to a request that a foreign page may have sent; None for others."""
+        """Return the refusal of a request that a foreign page may have sent through a browser; else None."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if host.lower() not in self._guarding.hosts:
-            return error(421, "The Host of the request is none of this server's names (control.hosts).")
+            return error(421, "The Host of the request is not a name of this server (control.hosts).")
         if origin is not None and origin.lower() not in {f"http://{host.lower()}", f"https://{host.lower()}"}:
-            return error(403, "The Origin of the request is another one.")
+            return error(403, "The Origin of the request is another site.")
         return None
 
     def _refusal(self, request: Request, token: str) -> Response | None:
@@ -200,7 +199,7 @@ def _chosen(request: Request) -> Chosen:
 
 
 def _command(data: object) -> TableCommand:
-    """Return the command in `data`. Raises ValueError or TypeError for anything else."""
+    """Return the command in the JSON value `data`. Raises ValueError or TypeError for anything else."""
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise TypeError("it must be an object of texts")
     if data.keys() - {"action", "table", "id", "where"} or not data.get("table") or "action" not in data:

@@ -1,8 +1,8 @@
 """Authorization of requests: the token, sessions of browsers, and repeated checks of open streams.
 
-A long stream is checked repeatedly, because it sends no further requests. Reading the token may take half a minute (a
-command). Streams do not wait for that: one reading at a time runs in the background, and each stream uses the last
-result.
+A stream outlives the request that opened it, so its authorization is checked repeatedly. Reading the token may take
+half a minute (a command). Streams do not wait for that: one reading at a time runs in the background, and each stream
+uses the last result.
 
 `ApiToken` is the present token: one from a `file`, `command` or `plugin` is changed without a restart.
 
@@ -37,7 +37,11 @@ from raycdc.server.blocking import TooManyCallsError, in_thread
 
 
 class ApiToken:
-    """See the module's docstring. Thread-safe: all that `now` changes is one name."""
+    """The present token.
+
+    A token from a `file`, `command` or `plugin` can be changed without a restart. Thread-safe: `now` changes a single
+    attribute.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -48,12 +52,12 @@ class ApiToken:
 
     @property
     def changes(self) -> bool:
-        """Return True if `now` reads something."""
+        """Return True if `now` reads the token again; a fixed token is only returned."""
         return isinstance(self._text, Renewed)
 
     @property
     def last(self) -> str:
-        """The token as `now` gave it last. Does not block."""
+        """Return the result of the last call of `now`. Does not block."""
         return self._known
 
     def now(self) -> str:
@@ -109,14 +113,14 @@ class BrowserSessions:
         self._lock = threading.Lock()
         self._codes: list[_Code] = []
         self._sessions: dict[str, tuple[BrowserSession, float]] = {}
-        #: Two runs at one host have cookies of their own.
+        #: Two runs on one host have different cookies.
         self.cookie = f"raycdc-{secrets.token_hex(4)}"
 
     def __repr__(self) -> str:
         return f"Sessions({len(self._sessions)})"
 
     def have_token(self, token: str) -> None:
-        """Set the valid token. Another one than before ends all sessions, by token or by link."""
+        """Set the valid token. A token different from the previous one ends all sessions."""
         if _same(token, self._token):
             return
         with self._lock:
@@ -153,7 +157,7 @@ class BrowserSessions:
         return found
 
     def of(self, request: Request) -> BrowserSession | None:
-        """The session that the request shows both halves of, from the page itself."""
+        """Return the session whose cookie and key the request has, if the page itself sent the request; else None."""
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return None
         secret, key = request.cookies.get(self.cookie, ""), request.headers.get(KEY_HEADER, "")
@@ -162,39 +166,42 @@ class BrowserSessions:
         return session if session is not None and _same(key, session.key) else None
 
     def goes_on(self, session: BrowserSession) -> bool:
-        """Return True if the browser is still logged in; an open page prolongs its session."""
+        """Return True if the browser is still logged in, and prolong its session."""
         with self._lock:
             return self._used_now(session.secret) is not None
 
     def _used_now(self, secret: str) -> BrowserSession | None:
-        """The session of this cookie, which lives on from now; the caller has the lock."""
+        """Return the session with this cookie and prolong it; None if there is none. The caller holds the lock."""
         session, until_s = self._sessions.pop(secret, (None, 0.0))
         if session is None or until_s <= self._clock():
             return None
-        # The last used one is at the end, so the first is the one to forget.
+        # Sessions are in the order of their last use, so the first one is dropped if there are too many.
         self._sessions[secret] = (session, self._clock() + SESSION_GOOD_FOR_S)
         return session
 
     def end(self, session: BrowserSession) -> None:
-        """The browser is let in no more."""
+        """Log the browser out."""
         with self._lock:
             self._sessions.pop(session.secret, None)
 
 
 def _same(given: str, known: str) -> bool:
-    """Return True if both are equal; nearly equal texts take as long as others."""
-    # JSON can name halves of characters, which no code has and UTF-8 cannot write.
+    """Return True if both are equal. The time does not depend on where they differ."""
+    # JSON allows lone surrogates, which UTF-8 cannot encode and no code contains.
     return hmac.compare_digest(given.encode(errors="surrogatepass"), known.encode())
 
 
-#: While a stream is open, the token is read again this long after the last reading.
+#: While a stream is open, the token is read again this many seconds after the last reading.
 READ_EVERY_S = 5.0
-#: Where a request that was let in finds its `Authorization`.
+#: The key of a request's scope that holds its `Authorization`.
 AUTHORIZATION = "raycdc.authorization"
 
 
 class TokenWatch:
-    """The token of a door, and the `sessions` of its page if it has one, for streams. For the door's loop."""
+    """Checks the authorization of open streams: by the token, or by the `sessions` of the web UI.
+
+    Used in the server's event loop only.
+    """
 
     def __init__(self, token: ApiToken, sessions: BrowserSessions | None) -> None:
         self._token = token
@@ -218,7 +225,7 @@ class TokenWatch:
         return self._sessions.goes_on(session)
 
     async def _read(self) -> None:
-        # As many calls as may be are under way: the next one who asks tries again, later.
+        # Too many calls are running: the next check tries again.
         with suppress(TooManyCallsError):
             token = await in_thread(self._token.now)
             if self._sessions is not None:
@@ -228,9 +235,9 @@ class TokenWatch:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """Returns at each call whether a request is still authorized.
+    """A callable that returns True if a request is still authorized.
 
-    By `session`, which is prolonged, or by the token `known`.
+    The check is by `session`, which it prolongs, or by the token `known` if there is no session.
     """
 
     watch: TokenWatch

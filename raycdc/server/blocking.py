@@ -18,7 +18,8 @@ from weakref import WeakKeyDictionary
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-#: The headers of every answer: no caching, no guessing of its type, no embedding in other pages, no scripts.
+#: The headers of every answer: it is not cached, its type is not guessed, and it cannot be embedded in pages or run
+#: scripts.
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -29,7 +30,7 @@ HEADERS = {
 
 
 def error(code: int, text: str) -> Response:
-    """An answer that says why there is no other."""
+    """Return an answer with the status `code` and the reason `text`."""
     return JSONResponse({"text": text}, code, headers=HEADERS)
 
 
@@ -52,19 +53,19 @@ async def json_body(request: Request, *, what: str, bytes_max: int) -> object | 
 
 
 def is_name(text: str) -> bool:
-    """Return True if the text can be a name: JSON allows lone surrogates, and no name has a NUL."""
+    """Return True if the text can be a name: it has no NUL, and none of the lone surrogates that JSON allows."""
     return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
 
 
 def number_of(text: str) -> int | None:
-    """The number that a query asks for, of which nine digits are enough; None for anything else."""
+    """Return the number in a query parameter, of which only nine digits are read; None for anything else."""
     return int(text[:9]) if text[:9].isdecimal() else None
 
 
 def has_token(request: Request, token: str) -> bool:
     """Return True if the request's ``Authorization`` is the bearer `token`.
 
-    Nearly equal tokens take as long as others.
+    The time does not depend on where a wrong token differs.
     """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     known = hmac.compare_digest(given.strip().encode(), token.encode())
@@ -72,28 +73,29 @@ def has_token(request: Request, token: str) -> bool:
 
 
 def wants_token(refused: Response) -> Response:
-    """Return `refused`, an answer with the code 401, with the required scheme."""
+    """Return `refused`, an answer with the code 401, with the header that names the required scheme."""
     refused.headers["WWW-Authenticate"] = "Bearer"
     return refused
 
 
 #: The limit of concurrent calls of a server.
 CALLS_MAX = 40
-#: The free calls of each event loop: calls that hang at one server take no place of another one's.
+#: The semaphore of each event loop: calls that hang in one server do not use up those of another one.
 _FREE: WeakKeyDictionary[asyncio.AbstractEventLoop, threading.BoundedSemaphore] = WeakKeyDictionary()
 
 Answer = TypeVar("Answer")
 
 
 class TooManyCallsError(Exception):
-    """As many calls are under way as may be; most of them wait for something that does not answer."""
+    """Raised if `CALLS_MAX` calls are running already; most of them probably wait for a system that does not answer."""
 
     def __init__(self) -> None:
         super().__init__(f"{CALLS_MAX} requests are being answered already; try again later.")
 
 
 async def in_thread(call: Callable[[], Answer]) -> Answer:
-    """Return the result of `call`, or raise its error. If the waiter is cancelled, the call continues without effect.
+    """Return the result of `call`, or raise its error. If the caller is cancelled, the call continues and its result is
+    dropped.
 
     Raises `TooManyCallsError` immediately if too many calls are running.
     """
@@ -103,7 +105,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
 
     def resolve(result: Answer | None, failed: BaseException | None) -> None:
         if answer.done():
-            return  # The waiter was cancelled.
+            return  # The caller was cancelled.
         if failed is not None:
             answer.set_exception(failed)
         else:
@@ -114,11 +116,11 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
         failed: BaseException | None = None
         try:
             result = call()
-        except BaseException as cause:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as cause:  # noqa: BLE001 - raised again in the waiting task
             failed = cause
         finally:
             free.release()
-        # The loop may be closed by now, and then no task waits.
+        # If the loop is closed by now, no task waits for the result.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(resolve, result, failed)
 
@@ -133,7 +135,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
 
 
 def threaded(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """`endpoint`, which may block, for the door's loop."""
+    """Return a handler for the server's event loop that runs `endpoint`, which may block, in a thread."""
 
     async def answered(request: Request) -> Response:
         try:

@@ -1,4 +1,4 @@
-"""Finds the running pipeline of a state, and sends requests to it. It does not import the API's libraries."""
+"""Finds the running pipeline of a state, and sends requests to it. Does not import the libraries of the server."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from raycdc.state.store import CheckpointStore
 
 #: A control API that does not answer for this long counts as absent.
 ANSWERS_S = 10.0
-#: A run says where its door is with its next heartbeat, after its libraries are loaded.
+#: A run publishes the address of its control API with the first heartbeat after its libraries are loaded.
 OPENS_WITHIN_S = RENEW_S + 3.0
-#: A door without a page has no such path.
+#: The path exists only if the run has a web UI.
 LINKS = "/v1/links"
 
 
 @dataclass(frozen=True, slots=True)
 class NoRun:
-    """No run can be asked: the pipeline is not running, or (`runs`) its control API is not open yet.
+    """The reason `why` no run can be asked.
 
-    `why` is the evidence.
+    The pipeline is not running, or (`runs`) its control API is not open yet.
     """
 
     why: str
@@ -43,10 +43,10 @@ def find(
     timeout_s: float = OPENS_WITHIN_S,
     wait: Callable[[str], None] | None = None,
 ) -> ControlClient | NoRun:
-    """Return the client of the driver that has the state, or that there is none. `token` is ``control.token``, if set.
+    """Return the client of the driver that has the state, or the reason why there is none.
 
-    A run that has just begun opens its API after a while: this function waits for it, and calls `wait` with the reason.
-    Raises `StateError` if the API cannot be used from here, with the solution.
+    `token` is ``control.token``, if set. A run opens its API some seconds after its start: this function waits for
+    that, and calls `wait` with the reason. Raises `StateError` with a remedy if the API cannot be used from here.
     """
     deadline = time.monotonic() + timeout_s
     reported = False
@@ -72,29 +72,32 @@ def find(
 
 
 def page_link(url: str, code: str) -> str:
-    """Return the link to the page. Browsers do not send the part after ``#``, so no server's log has it."""
+    """Return the link to the web UI with a login code.
+
+    Browsers do not send the part after ``#``, so no server's log has it.
+    """
     return f"{url}/#login={code}"
 
 
-def _client(store: CheckpointStore, holder: Holder, door: ControlEndpoint, token: str) -> ControlClient:
-    if door.version > VERSION:
+def _client(store: CheckpointStore, holder: Holder, endpoint: ControlEndpoint, token: str) -> ControlClient:
+    if endpoint.version > VERSION:
         raise StateError(
-            f"{holder} runs a newer raycdc, whose control API (version {door.version}) this one does not know. Use "
+            f"{holder} runs a newer raycdc, whose control API (version {endpoint.version}) this one does not know. Use "
             "that one."
         )
-    if door.problem:
-        raise StateError(f"{holder} runs the pipeline and cannot be asked: {door.problem}")
-    host = urlsplit(door.url).hostname or ""
+    if endpoint.problem:
+        raise StateError(f"{holder} runs the pipeline and cannot be asked: {endpoint.problem}")
+    host = urlsplit(endpoint.url).hostname or ""
     if is_loopback(host) and not holder.is_here:
         raise StateError(
-            f"{holder} runs the pipeline, and its control API ({door.url}) is open to its own machine only. Ask there, "
-            "or set control.host to an address that others reach, and start the run again."
+            f"{holder} runs the pipeline, and its control API ({endpoint.url}) is open to its own machine only. Ask "
+            "there, or set control.host to an address that other machines reach, and start the run again."
         )
-    return ControlClient(door.url, token or _token(store, holder, door), str(holder))
+    return ControlClient(endpoint.url, token or _token(store, holder, endpoint), str(holder))
 
 
-def _token(store: CheckpointStore, holder: Holder, door: ControlEndpoint) -> str:
-    path = door.token_path(store.path / "private")
+def _token(store: CheckpointStore, holder: Holder, endpoint: ControlEndpoint) -> str:
+    path = endpoint.token_path(store.path / "private")
     try:
         return path.read_text(encoding="utf-8")
     except PermissionError as cause:
@@ -112,7 +115,7 @@ def _token(store: CheckpointStore, holder: Holder, door: ControlEndpoint) -> str
 class ControlClient:
     """The client of one running pipeline.
 
-    Raises `StateError` for missing or invalid answers; `who` describes the run.
+    Its methods raise `StateError` for missing or invalid answers; `who` describes the run.
     """
 
     def __init__(self, url: str, token: str, who: str) -> None:
@@ -127,7 +130,10 @@ class ControlClient:
         return Status.from_json(self._ask("/v1/status"))
 
     def page_link(self, *, reads_only: bool) -> str:
-        """A link that lets one browser in, within ten minutes. Raises `StateError` if the run has no page, too."""
+        """Return a link that logs one browser in, within ten minutes.
+
+        Also raises `StateError` if the run has no web UI.
+        """
         code = json.loads(self._ask(LINKS, json.dumps({"read_only": reads_only})))["code"]
         return page_link(self._url.geturl(), code)
 

@@ -1,7 +1,7 @@
 """The control API of a run: a thread that serves it, and publishes its address in the heartbeat.
 
-It opens a while after the run has begun, because the first rows have priority. Its problems are warnings of the run,
-and never end it.
+It opens some seconds after the start of the run, because the first rows have priority. Its problems are warnings, and
+never end the run.
 
 `HttpThread` serves any ASGI application in the same way.
 """
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
-#: Between two tries to listen at a port that is taken.
-AGAIN_S = 1.0
+#: Seconds between two attempts to listen at a port that is in use.
+RETRY_S = 1.0
 
 
 class HttpThread:
@@ -65,11 +65,11 @@ class HttpThread:
         return f"HttpThread({self._thread.name!r}, open={self._server is not None})"
 
     def open(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread; returns immediately."""
         self._thread.start()
 
     def close(self) -> None:
-        """End, within a few seconds. Harmless where it was never opened."""
+        """Stop serving, within a few seconds. Does nothing if `open` was never called."""
         self._closed.set()
         if self._server is not None:
             self._server.should_exit = True
@@ -82,10 +82,10 @@ class HttpThread:
             try:
                 self._serve()
             except ConfigError as cause:
-                # Another driver uses the port, whose standby this one may be, and will end at some time.
+                # Another driver uses the port. This run may be its standby, and gets the port when that driver ends.
                 if not is_reported:
                     self._failed(cause)
-                pause_s, is_reported = AGAIN_S, True
+                pause_s, is_reported = RETRY_S, True
             except Exception as cause:  # noqa: BLE001 - the run goes on, whatever a library has met
                 self._failed(cause)
                 return
@@ -123,7 +123,8 @@ if TYPE_CHECKING:
     from raycdc.server.event_streams import EventHub
     from raycdc.server.ui.routes import WebUi
 
-#: After this long the API's libraries are loaded: not before rows are on their way, and never by a run that has ended.
+#: The API's libraries are loaded this many seconds after the start: the first rows have priority, and a run that ends
+#: earlier never loads them.
 OPENS_AFTER_S = 2.0
 
 
@@ -138,19 +139,19 @@ class ControlServerContext:
     store: CheckpointStore
     announce: Callable[[ControlEndpoint], None]
     warn: Callable[[str], None]
-    #: Hears where the page is, if it is wanted: its address, and a code that lets a browser in.
+    #: Called with the address of the web UI and a login code, if a link is to be shown.
     show_page: Callable[[str, str], None] | None = None
     #: The file of the configuration, if there is one.
     config: Path | None = None
 
 
 class ControlServer:
-    """Opens by itself after `open` was called; `close` may come at any time."""
+    """Serves the control API. It opens some seconds after `open` was called; `close` may come at any time."""
 
     def __init__(
-        self, threshold: ControlServerContext, documents: StatusDocuments, history: History, commands: CommandQueue
+        self, context: ControlServerContext, documents: StatusDocuments, history: History, commands: CommandQueue
     ) -> None:
-        self._threshold = threshold
+        self._context = context
         self._documents = documents
         self._history = history
         self._commands = commands
@@ -160,19 +161,19 @@ class ControlServer:
         self._page: WebUi | None = None
 
     def __repr__(self) -> str:
-        return f"ControlServer({self._threshold.options!r}, {self._thread!r})"
+        return f"ControlServer({self._context.options!r}, {self._thread!r})"
 
     def open(self) -> None:
-        """Begin; returns at once."""
+        """Start the server's thread; returns immediately."""
         self._thread.open()
 
     def notify(self, event: RunEvent) -> None:
-        """Pass an event of the run on to those who follow; returns at once."""
+        """Send an event of the run to all followers; returns immediately."""
         if self._events is not None:
             self._events.notify(event)
 
     def close(self) -> None:
-        """End, within a few seconds. Harmless where it was never opened."""
+        """Stop the server, within a few seconds. Does nothing if `open` was never called."""
         self._thread.close()
         if self._page is not None:
             self._page.close()
@@ -180,10 +181,10 @@ class ControlServer:
             self._token_file.unlink(missing_ok=True)
 
     def _failed(self, cause: Exception) -> None:
-        again = "; it is tried again" if isinstance(cause, ConfigError) else ""
+        again = "; it is retried" if isinstance(cause, ConfigError) else ""
         text = f"The control API of this run does not work ({type(cause).__name__}: {cause}){again}; the run goes on."
-        self._threshold.announce(ControlEndpoint(problem=text))
-        self._threshold.warn(text)
+        self._context.announce(ControlEndpoint(problem=text))
+        self._context.warn(text)
 
     def _prepare(self) -> tuple[socket.socket, ASGIApp]:
         from raycdc.server.api import ApiBackend, Guarding, application
@@ -194,18 +195,18 @@ class ControlServer:
         from raycdc.server.ui.schemas import Schemas
         from raycdc.server.ui.verifications import Verifications
 
-        options = self._threshold.options
+        options = self._context.options
         listening = listen(options)
         host, port = listening.getsockname()[:2]
         token = options.token.reveal() or secrets.token_urlsafe(32)
         name = "" if options.token else self._write(token)
         self._events = EventHub()
         page = None
-        config = self._threshold.config
+        config = self._context.config
         if options.ui is not UiAccess.OFF:
             sessions = BrowserSessions(token, reads_only=options.ui is UiAccess.READ_ONLY)
             verifications = None if config is None else Verifications.of(config)
-            schemas = Schemas(self._threshold.store)
+            schemas = Schemas(self._context.store)
             page = WebUi(sessions, Feed(self._documents, self._history), schemas, verifications)
             self._page = page
         app = application(
@@ -214,30 +215,33 @@ class ControlServer:
             page,
         )
         url = _url(options, host, port)
-        self._threshold.announce(ControlEndpoint(url, name))
-        if page is not None and self._threshold.show_page is not None:
-            self._threshold.show_page(url, page.sessions.new_code())
+        self._context.announce(ControlEndpoint(url, name))
+        if page is not None and self._context.show_page is not None:
+            self._context.show_page(url, page.sessions.new_code())
         return listening, app
 
     def _write(self, token: str) -> str:
-        path = private_file(self._threshold.store.path / "private", token)
+        path = private_file(self._context.store.path / "private", token)
         self._token_file = path
         return path.name
 
 
 def names_of(options: ControlOptions, host: str, port: int) -> frozenset[str]:
-    """Return the accepted values of ``Host``."""
+    """Return the accepted values of the header ``Host``."""
     names = {options.host, host, "localhost", "127.0.0.1", "[::1]", *options.hosts}
     if not options.is_loopback:
         names |= {socket.gethostname(), socket.getfqdn()}
         with suppress(OSError):
             names |= {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
-    # A proxy is called by its own port, or without one.
+    # A request through a proxy has the port of the proxy, or no port.
     return frozenset({f"{_bracketed(str(name)).lower()}:{port}" for name in names} | {n.lower() for n in options.hosts})
 
 
 def _url(options: ControlOptions, host: str, port: int) -> str:
-    """Return the address for others: the unspecified address of a machine cannot be called."""
+    """Return the address to publish.
+
+    If the server listens on all addresses, a name of this machine is used.
+    """
     if not ip_address(host).is_unspecified:
         return f"http://{_bracketed(host)}:{port}"
     text = next((name for name in options.hosts if ":" not in name), "")

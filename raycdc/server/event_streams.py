@@ -10,16 +10,19 @@ from collections.abc import AsyncIterator, Callable
 from raycdc.core.terminal_text import printable_json
 from raycdc.observe.events import RunEvent, event_to_json
 
-#: The limit of concurrent followers.
+#: The maximum number of concurrent followers.
 FOLLOWERS_MAX = 16
-#: The longest backlog of a follower; a slower one is disconnected, and may connect again.
-BEHIND_MAX = 1000
-#: How often a comment is sent to test the connection; the authorization is checked as often.
-BREATH_S = 5.0
+#: The maximum number of waiting events of a follower; a slower follower is disconnected, and may connect again.
+BACKLOG_MAX = 1000
+#: Seconds between two comments that test the connection; the authorization is checked as often.
+KEEPALIVE_S = 5.0
 
 
 class EventHub:
-    """`notify` is for any thread and returns at once; `follow` is for the door's loop."""
+    """Sends events to followers.
+
+    `notify` may be called by any thread and does not block; `follow` runs in the server's event loop.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +32,7 @@ class EventHub:
         return f"EventHub({len(self._followers)} followers)"
 
     def notify(self, event: RunEvent) -> None:
-        """Pass the event on to everybody who follows."""
+        """Send the event to all followers."""
         if not self._followers:
             return
         document = event_to_json(event)
@@ -47,7 +50,7 @@ class EventHub:
         return len(self._followers) >= FOLLOWERS_MAX
 
     async def follow(self, authorization: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:
-        """Lines as server-sent events, until the follower goes, is too slow, or is not `authorization`."""
+        """Yield server-sent events, until the follower disconnects, is too slow, or `authorization` returns False."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         with self._lock:
             self._followers[queue] = asyncio.get_running_loop()
@@ -55,7 +58,7 @@ class EventHub:
             yield b": raycdc\n\n"
             while True:
                 try:
-                    line = await asyncio.wait_for(queue.get(), BREATH_S)
+                    line = await asyncio.wait_for(queue.get(), KEEPALIVE_S)
                 except TimeoutError:
                     line = b":\n\n"
                 if line is None or not authorization():
@@ -66,7 +69,7 @@ class EventHub:
                 self._followers.pop(queue, None)
 
     def _put(self, queue: asyncio.Queue[bytes | None], line: bytes) -> None:
-        if queue.qsize() >= BEHIND_MAX:
+        if queue.qsize() >= BACKLOG_MAX:
             with self._lock:
                 self._followers.pop(queue, None)
             queue.put_nowait(None)

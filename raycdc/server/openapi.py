@@ -1,4 +1,4 @@
-"""The API in OpenAPI's words, made from the model."""
+"""Describes the API as an OpenAPI document, which is generated from its model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _COMMAND_STATUS = {
 
 
 def description() -> JsonSchemaValue:
-    """An OpenAPI 3.1 document."""
+    """Return the OpenAPI 3.1 document."""
     status = schema()
     parts = status.pop("$defs", {})
     accepted = _operation("Ask for something to be done.", {"type": "object", "properties": {"id": _TEXT}}, 202)
@@ -98,7 +98,7 @@ def description() -> JsonSchemaValue:
                 }
             },
             "/v1/events": {"get": {"summary": "The events of the run, as they come.", "responses": events}},
-            "/v1/look": {"get": {"summary": "What the page shows, every second.", "responses": events}},
+            "/v1/updates": {"get": {"summary": "The data of the web UI, every second.", "responses": events}},
             "/v1/links": {"post": _operation("The code of a new link to the page.", _CODE)},
             "/v1/schema": {
                 "get": {

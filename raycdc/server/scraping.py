@@ -1,22 +1,20 @@
-"""The door for scrapers and probes: ``/metrics``, ``/healthz``, ``/readyz``.
+"""The server for scrapers and probes: ``/metrics``, ``/healthz``, ``/readyz``.
 
-It is read-only, and open from a run's first step on, also while a standby waits.
+It is read-only. It opens at the first step of a run, and is also open while a standby waits.
 
 | request | answer |
 |---|---|
-| ``GET /metrics`` | the figures; with ``metrics.token`` to those alone who have it |
-| ``GET /healthz`` | 200 as long as the run moves: 503 says why a supervisor should start it again |
-| ``GET /readyz`` | 200 while rows are read and written, else 503 with what it does instead
+| ``GET /metrics`` | the metrics in Prometheus' format; if ``metrics.token`` is set, only with this token |
+| ``GET /healthz`` | 200 while the run makes progress; else 503, with the reason why a supervisor should restart it |
+| ``GET /readyz`` | 200 while rows are read and written; else 503, with the present step of the run |
 
-|On this machine's own address a request must call it by an address or as localhost: a page of a browser, whose own \
-name was bound again to 127.0.0.1, finds nothing here.
+If the server listens on a loopback address, the ``Host`` of a request must be an IP address or localhost. A page in a
+browser whose name was rebound to 127.0.0.1 (DNS rebinding) is refused by that.
 
-The figures of a run in Prometheus' form.
-
-Figures that Flink CDC (FLIP-33) or Debezium has bear the same names behind ``raycdc_``, in milliseconds as there:
+Metrics that Flink CDC (FLIP-33) or Debezium also have bear the same names after ``raycdc_``, in milliseconds as there:
 ``currentFetchEventTimeLag``, ``currentEmitEventTimeLag``, ``sourceIdleTime``, ``pendingRecords``, ``watermarkLag``,
-``MilliSecondsBehindSource``. All others are named as Prometheus wants them, in seconds and bytes. No label has values
-without end: tables are at most `ScrapeLimits.tables`, and reasons and texts are none.
+``MilliSecondsBehindSource``. All others are named by the rules of Prometheus, in seconds and bytes. The number of label
+values is bounded: at most `ScrapeLimits.tables` tables have labels, and reasons and texts are never labels.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from raycdc.observe.status.model import Chosen, Status, TableReport
 from raycdc.server.authorization import ApiToken
 from raycdc.server.blocking import HEADERS, has_token, threaded, wants_token
 
-#: Every phase that a table can be in, so that a time series goes to 0 instead of away.
+#: Every phase of a table. A phase without tables has the value 0, because a missing time series would look stale.
 PHASES = ("pending", "snapshot", "stream", "resuming", "paused", "removed", "ended", "parked", "new")
 
 
@@ -50,14 +48,14 @@ PHASES = ("pending", "snapshot", "stream", "resuming", "paused", "removed", "end
 class ScrapeLimits:
     """The limits of a scrape."""
 
-    #: The number of tables with their own figures.
+    #: The maximum number of tables that have their own metrics.
     tables: int
 
 
 def exposition(
     status: Callable[[Chosen], Status], bounds: ScrapeLimits, accept: str, *, version: str
 ) -> tuple[bytes, str]:
-    """The page of one scrape, and its media type: what `accept` (the header) prefers of Prometheus' forms."""
+    """Return the body of one scrape and its media type, in the Prometheus format that the header `accept` prefers."""
     encode, media_type = choose_encoder(accept)
     now = status(Chosen(first="parked", limit=bounds.tables))
     page = _Scrape(now, now.tables, version)
@@ -65,7 +63,7 @@ def exposition(
 
 
 class _Scrape:
-    """One scrape, in the interface of the library's encoders."""
+    """Collects the metrics of one scrape, in the interface of the library's encoders."""
 
     def __init__(self, status: Status, tables: tuple[TableReport, ...], version: str) -> None:
         self._status = status
@@ -106,8 +104,8 @@ class _Scrape:
         backlog = job.backlog
         yield self._gauge("backlog_bytes", "Of the log or of topics, not read yet.", backlog.bytes)
         yield self._gauge("backlog_seconds", "How long reading that takes at the rate of now.", backlog.seconds)
-        room = "How long the source still keeps what is not read yet, at least."
-        yield self._gauge("retention_headroom_seconds", room, backlog.retention_headroom_seconds)
+        retention = "Minimum time for which the source still keeps the unread log."
+        yield self._gauge("retention_headroom_seconds", retention, backlog.retention_headroom_seconds)
 
     def _work(self) -> Iterator[Metric]:
         job, counts = self._status.job, self._status.job.counts
@@ -191,16 +189,17 @@ def _eta_s(table: TableReport) -> float | None:
     return None if table.snapshot is None else table.snapshot.eta_seconds
 
 
-#: A running run checks its processes five times a second; in a recovery there are none, and its work moves instead. A
-#: run that did neither for so long hangs.
+#: A run checks its processes five times a second. In a recovery it has none, but its work makes progress. A run that
+#: did neither for this long hangs.
 SILENT_MAX_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSource:
-    """The sources of answers. `step` is the run's activity, and `silent_s` the time since its last progress.
+    """The sources of the answers.
 
-    Both are available immediately, while `status` may query the source.
+    `step` returns the run's present activity, and `silent_s` the seconds since its last progress. Both return
+    immediately, while `status` may query the source.
     """
 
     pipeline: str
@@ -210,18 +209,18 @@ class MetricsSource:
 
     @classmethod
     def by(cls, documents: StatusDocuments) -> MetricsSource:
-        """Return the source of the figures from the documents of a run's status."""
+        """Return an instance that reads the documents of a run's status."""
         keeper = documents.keeper
         return cls(keeper.status.run.pipeline, documents.status, lambda: keeper.status.step, keeper.silent_s)
 
 
 def prepare(options: MetricsOptions, documents: StatusDocuments) -> tuple[socket.socket, ASGIApp]:
-    """Return the socket and its application. Raises `ConfigError` if the address cannot be opened."""
+    """Return the listening socket and the application. Raises `ConfigError` if the address cannot be opened."""
     return listen_for_scrapers(options), application(options, MetricsSource.by(documents))
 
 
 def application(options: MetricsOptions, reported: MetricsSource) -> Starlette:
-    """The ASGI application."""
+    """Return the ASGI application."""
     server = _MetricsEndpoint(options, reported)
     paths = {"/metrics": threaded(server.metrics), "/healthz": server.healthz, "/readyz": server.readyz}
     return Starlette(routes=[Route(path, answer) for path, answer in paths.items()])
@@ -239,7 +238,7 @@ class _MetricsEndpoint:
             return refused
         token = self._token.now()
         if token and not has_token(request, token):
-            text = "The request has not metrics.token (Authorization: Bearer …).\n"
+            text = "The request lacks metrics.token (Authorization: Bearer …).\n"
             return wants_token(PlainTextResponse(text, 401))
         accept = request.headers.get("accept", "")
         page, media_type = exposition(
@@ -252,7 +251,7 @@ class _MetricsEndpoint:
             return refused
         silent_s = self._reported.silent_s()
         if silent_s > SILENT_MAX_S:
-            text = f"The run has not looked at its processes for {silent_s:.0f} seconds, and none of its work moved."
+            text = f"The run has not checked its processes for {silent_s:.0f} seconds, and its work made no progress."
             return self._said(503, text)
         return self._said(200, "ok")
 

@@ -1,6 +1,6 @@
 """The HTTP services of one run: the control API, which opens after its processes are up, and the metrics.
 
-`LogRetentionMonitor` asks the source how long it keeps the unread log: only on request, never by the run itself.
+`LogRetentionMonitor` asks the source how long it keeps the unread log. It asks only when a request needs the answer.
 """
 
 from __future__ import annotations
@@ -28,49 +28,52 @@ from raycdc.source.tables.table_life import Parked
 from raycdc.state.drivers.holder import ControlEndpoint
 from raycdc.state.store import CheckpointStore
 
-#: An answer is used for this long, because a query takes its own connection.
+#: An answer is used for this many seconds, because each query opens a connection to the source.
 GOOD_FOR_S = 30.0
-#: Requests within this time after the first query wait for its answer, until the time is over.
+#: Requests wait for the first answer at most until this many seconds after the query.
 TIMEOUT_S = 2.0
 
 
 class LogRetentionMonitor:
-    """Asks in the background. Thread-safe."""
+    """Queries the log retention in a background thread. Thread-safe."""
 
     def __init__(self, ask: Callable[[], LogRetention | None]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
         self._answered = threading.Event()
-        self._room: LogRetention | None = None
+        self._retention: LogRetention | None = None
         self._asked_s = float("-inf")
         self._asking = False
 
     def __repr__(self) -> str:
-        return f"LogRetentionMonitor({self._room!r})"
+        return f"LogRetentionMonitor({self._retention!r})"
 
     def __call__(self) -> LogRetention | None:
-        """The newest answer; None while there is none, or where the source cannot say."""
+        """Return the newest answer; None if there is none yet, or the source does not report its retention.
+
+        Starts a new query if the answer is too old, and waits up to `TIMEOUT_S` seconds for it.
+        """
         with self._lock:
             now_s = time.monotonic()
-            # Even if a source does not answer at all, only one thread queries it.
+            # Even if the source never answers, only one thread queries it.
             due = not self._asking and now_s - self._asked_s >= GOOD_FOR_S
             if due:
                 self._asked_s, self._asking = now_s, True
             timeout_s = self._asked_s + TIMEOUT_S - now_s
         if due:
-            threading.Thread(target=self._poll, name="log room", daemon=True).start()
+            threading.Thread(target=self._poll, name="log retention", daemon=True).start()
         if timeout_s > 0:
             self._answered.wait(timeout_s)
-        return self._room
+        return self._retention
 
     def _poll(self) -> None:
-        room = None
+        retention = None
         try:
-            # Others report an unavailable source.
+            # An unavailable source is reported by the readers.
             with suppress(RaycdcError):
-                room = self._ask()
+                retention = self._ask()
         finally:
-            self._room, self._asking = room, False
+            self._retention, self._asking = retention, False
             self._answered.set()
 
 
@@ -81,10 +84,10 @@ def retention_monitor(config: PipelineConfig, store: CheckpointStore) -> LogRete
         last = store.last_manifest()
         if last is None:
             return None
-        room: LogRetention | None = (
+        retention: LogRetention | None = (
             load_plugin(PluginGroup.SOURCES, config.source.type).create(config.source).log_retention(last)
         )
-        return room
+        return retention
 
     return LogRetentionMonitor(ask)
 
@@ -94,15 +97,17 @@ if TYPE_CHECKING:
 
 
 def _position_text(source: str, parked: Parked) -> str:
-    """Return where a table was parked, in its source's notation; empty if it is unknown."""
+    """Return where a table was parked, in the notation of its source; empty if that is unknown."""
     plugin = load_plugin(PluginGroup.SOURCES, source)
     return str(plugin.position_text()(parked.position)) if plugin.positions else ""
 
 
 class ControlService:
-    """Hears a run's events after the `keeper` of its status. `take` comes before the first process, in order.
+    """The services of one run.
 
-    `show_page` hears where the page is, if it is wanted (`raycdc.server.control_server.ControlServerContext`).
+    `listen` receives the run's events after the `keeper` of its status. `take` is called before the first process
+    starts. `show_page` is called with the address of the web UI, if a link is to be shown
+    (`raycdc.server.control_server.ControlServerContext`).
     """
 
     def __init__(
@@ -114,7 +119,7 @@ class ControlService:
     ) -> None:
         self._config = config
         self._show_page = show_page
-        self._room: LogRetentionMonitor | None = None
+        self._retention: LogRetentionMonitor | None = None
         position_text = partial(_position_text, config.source.type)
         self._documents = StatusDocuments(keeper, config.router().targets, self.log_retention, position_text)
         self._history = History(keeper)
@@ -123,10 +128,10 @@ class ControlService:
         self._scraped: HttpThread | None = None
 
     def __repr__(self) -> str:
-        return f"Control({self._server!r})"
+        return f"ControlService({self._server!r})"
 
     def listen(self, event: RunEvent) -> None:
-        """An event of the run; one at a time."""
+        """Handle an event of the run; called with one event at a time."""
         self._history.listen(event)
         if self._server is not None:
             self._server.notify(event)
@@ -135,21 +140,21 @@ class ControlService:
                 self._server.open()
 
     def take(self, leadership: Leadership, warn: Callable[[str], None]) -> None:
-        """The state is this run's. `warn` hears of a door that does not work."""
-        self._room = retention_monitor(self._config, leadership.store)
+        """Create the control API of the state that this run has acquired. `warn` is called if the API does not work."""
+        self._retention = retention_monitor(self._config, leadership.store)
         options = self._config.control
         if not options.enabled:
             leadership.announce(ControlEndpoint(problem="control.enabled is false in its configuration."))
             return
-        threshold = ControlServerContext(
+        context = ControlServerContext(
             options, leadership.store, leadership.announce, warn, self._show_page, self._config.file
         )
-        self._server = ControlServer(threshold, self._documents, self._history, CommandQueue(leadership.store))
+        self._server = ControlServer(context, self._documents, self._history, CommandQueue(leadership.store))
 
     def open(self, warn: Callable[[str], None]) -> None:
-        """Serve metrics and probes, if they are configured, from the first step on: a waiting standby is alive, too.
+        """Serve metrics and probes, if they are configured.
 
-        `warn` is called for problems.
+        Called at the first step, because a waiting standby is probed, too. `warn` is called for problems.
         """
         if not self._config.metrics.address:
             return
@@ -160,18 +165,18 @@ class ControlService:
             return prepare(self._config.metrics, self._documents)
 
         def failed(cause: Exception) -> None:
-            again = "It is tried again until it works." if isinstance(cause, ConfigError) else "The run goes on."
-            warn(f"There are no figures for Prometheus: {cause} {again}")
+            again = "It is retried until it works." if isinstance(cause, ConfigError) else "The run goes on."
+            warn(f"Metrics are not served: {cause} {again}")
 
         self._scraped = HttpThread("metrics", prepare, failed)
         self._scraped.open()
 
     def log_retention(self) -> LogRetention | None:
         """Return the source's retention of the unread log, at most half a minute old; None if it is unknown."""
-        return None if self._room is None else self._room()
+        return None if self._retention is None else self._retention()
 
     def close(self) -> None:
-        """The run ends."""
+        """Close all servers at the end of the run."""
         if self._scraped is not None:
             self._scraped.close()
         if self._server is not None:

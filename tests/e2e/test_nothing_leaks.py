@@ -256,7 +256,7 @@ def doors_tell(run: JobRun, ports: Mapping[str, int]) -> str:
     assert run.wait_for(is_open), run.story()
     bearer = {door: f"Bearer {BY_FILE[door]}" for door in ("control", "metrics")}
     asked = [answer("metrics", path, Authorization=bearer["metrics"]) for path in ("/metrics", "/healthz", "/readyz")]
-    paths = ("/v1/status", "/v1/tables", "/v1/commands", "/v1/openapi.json", "/v1/look?limit=10")
+    paths = ("/v1/status", "/v1/tables", "/v1/commands", "/v1/openapi.json", "/v1/updates?limit=10")
     asked += [answer("control", path, Authorization=bearer["control"]) for path in paths]
     assert all('"people"' in text or "people" in text for text in (asked[0], asked[3])), asked
     wrong = {"code": "nobody", "action": "pause", "table": "no.such", "id": "x"}

@@ -123,7 +123,7 @@ def watched(mariadb: MariaDbServer, tmp_path_factory: pytest.TempPathFactory) ->
             run.send_signal(signal.SIGTERM)
             run.wait(timeout=600)
     log_text = (folder / "run.log").read_text()
-    assert "Page: http://127.0.0.1:" in log_text
+    assert "Web UI: http://127.0.0.1:" in log_text
     # A log has the address, and nothing that lets anybody in.
     assert "#login=" not in log_text
 
@@ -131,29 +131,29 @@ def watched(mariadb: MariaDbServer, tmp_path_factory: pytest.TempPathFactory) ->
 def test_who_was_not_let_in_sees_nothing(watched: Watched) -> None:
     browser, address = watched.browser, watched.link().partition("#")[0]
     asked = "performance.getEntriesByType('resource').map((each) => each.name).filter((name) => name.includes('/v1/'))"
-    for entrance in (address, f"{address}#login={'x' * 32}"):
+    for start in (address, f"{address}#login={'x' * 32}"):
         browser.open("about:blank")
-        browser.open(entrance)
-        browser.awaits("!document.getElementById('entrance').hidden")
+        browser.open(start)
+        browser.awaits("!document.getElementById('sign-in').hidden")
         assert browser.look("document.getElementById('view').checkVisibility()") is False
         assert watched.database not in browser.look("document.documentElement.outerHTML")
         assert browser.look(asked) == []
-    browser.awaits("document.getElementById('login-error').textContent.includes('lets nobody in')")
+    browser.awaits("document.getElementById('login-error').textContent.includes('is not valid')")
     # The code is out of the address, and so of the browser's history.
     assert browser.look("location.href") == address
     browser.look("(document.getElementById('code').value = 'not-the-token', document.forms.login.requestSubmit())")
-    browser.awaits("document.getElementById('login-error').textContent.includes('lets nobody in')")
-    browser.picture(PICTURES / "entrance.png")
+    browser.awaits("document.getElementById('login-error').textContent.includes('is not valid')")
+    browser.picture(PICTURES / "sign-in.png")
     # A link works once.
     link = watched.link()
     browser.open("about:blank")
     browser.open(link)
     browser.awaits("document.querySelectorAll('#table-list tbody tr').length === 3")
     browser.click("Sign out")
-    browser.awaits("!document.getElementById('entrance').hidden")
+    browser.awaits("!document.getElementById('sign-in').hidden")
     browser.open("about:blank")
     browser.open(link)
-    browser.awaits("document.getElementById('login-error').textContent.includes('lets nobody in')")
+    browser.awaits("document.getElementById('login-error').textContent.includes('is not valid')")
 
 
 def test_the_page_shows_what_the_status_says(watched: Watched) -> None:
@@ -241,7 +241,7 @@ def test_buttons_act_as_the_command_line_does(watched: Watched) -> None:
     browser.click("Pause", within="#table-dialog")
     # Nothing happens before it is confirmed.
     browser.awaits("document.querySelector('.confirm p').textContent.includes('is not followed until it is resumed')")
-    browser.click("Leave it", within="#table-dialog")
+    browser.click("Cancel", within="#table-dialog")
     # They stand in a line.
     tops = "[...document.querySelectorAll('.acting > .actions button')].map((each) => each.offsetTop)"
     assert len(set(browser.look(tops))) == 1
@@ -305,12 +305,12 @@ def test_whoever_leaves_in_one_window_is_out_in_all_of_them_and_is_told_what_to_
         "void fetch('/page/logout', { method: 'POST', body: '{}', headers: { 'Content-Type': 'application/json', "
         "'X-Raycdc-Key': localStorage.getItem('raycdc-key') } })"
     )
-    browser.awaits("!document.getElementById('entrance').hidden")
+    browser.awaits("!document.getElementById('sign-in').hidden")
     assert browser.look("document.getElementById('view').checkVisibility()") is False
     assert browser.look("document.getElementById('table-dialog').open") is False
-    told = browser.look("document.getElementById('login-error').textContent")
-    assert "not let in any more" in told
-    assert "The command above prints a new link." in told
+    text = browser.look("document.getElementById('login-error').textContent")
+    assert "not signed in any more" in text
+    assert "The command above prints a new link." in text
     browser.picture(PICTURES / "left.png")
 
 
@@ -340,7 +340,7 @@ def test_it_can_be_used_by_keyboard_and_heard(watched: Watched) -> None:
     assert browser.look(unnamed) == []
     assert browser.look("document.querySelectorAll('main:not([hidden])').length") == 1
     # What is read aloud is what changed as a whole.
-    assert browser.look("document.getElementById('spoken').textContent") == "shop: running, 1 parked"
+    assert browser.look("document.getElementById('announcement').textContent") == "shop: running, 1 parked"
 
 
 #: The least contrast of a text with what is behind it, in the page's own colours.

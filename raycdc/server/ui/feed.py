@@ -1,7 +1,7 @@
-"""Makes the data of the page: once a second for each open page; the part that is the same for all is made once.
+"""Makes the data of open pages, once a second for each page.
 
-Without an open page no work is done. A browser gets the pipeline's status with a page of its tables, and the new part
-of its history.
+The part that is equal for all pages is made once. Without an open page no work is done. A page gets the pipeline's
+status with one page of its tables, and the new part of its history.
 """
 
 from __future__ import annotations
@@ -30,41 +30,43 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ReaderSplits:
-    """The splits that a reader holds."""
+    """The splits that a reader has."""
 
     reader: int
     node: str
     pid: int
-    splits: Annotated[tuple[str, ...], Field(description="The first of them.")]
+    splits: Annotated[tuple[str, ...], Field(description="The first of the splits.")]
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class UiPermissions:
-    """The permissions of a page."""
+    """The permissions of a page's session."""
 
     act: Annotated[bool, Field(description="Give commands about tables.")]
-    verify: Annotated[bool, Field(description="Have tables compared; for whoever may act.")]
+    verify: Annotated[bool, Field(description="Have tables compared; only for sessions that may act.")]
 
 
 @dataclass(frozen=True, slots=True)
 class UiSnapshot:
-    """The data of one second for a page; see the module's docstring. `status.tables` are the requested ones."""
+    """The data of one second for a page; `status.tables` are the requested tables."""
 
     version: int
     may: UiPermissions
     status: Status
-    matching: Annotated[int, Field(description="Tables that were asked for, on all pages.")]
-    offset: Annotated[int, Field(description="How many of them come before those that are here.")]
-    table: Annotated[TableReport | None, Field(description="The one that is looked at closely.")]
+    matching: Annotated[int, Field(description="Number of tables that match the request, on all pages.")]
+    offset: Annotated[int, Field(description="Number of matching tables before the first one of this page.")]
+    table: Annotated[TableReport | None, Field(description="The table that is requested in detail.")]
     parked: Annotated[tuple[TableReport, ...], Field(description="The first tables that are parked.")]
     splits: tuple[ReaderSplits, ...]
-    series: Annotated[tuple[Series, ...], Field(description="Samples since the look before; all in the first.")]
-    epochs: Annotated[tuple[EpochReport, ...], Field(description="In the same way.")]
-    changes: Annotated[tuple[ChangeReport, ...], Field(description="Of schemas, the newest last.")]
+    series: Annotated[tuple[Series, ...], Field(description="Samples since the previous snapshot; the first has all.")]
+    epochs: Annotated[
+        tuple[EpochReport, ...], Field(description="Epochs since the previous snapshot; the first has all.")
+    ]
+    changes: Annotated[tuple[ChangeReport, ...], Field(description="Changes of schemas, the newest last.")]
 
     def to_json(self) -> bytes:
-        """The document, in UTF-8, in one line."""
+        """Return the document as one line of UTF-8."""
         return _adapter().dump_json(self)
 
 
@@ -76,26 +78,26 @@ def _adapter() -> TypeAdapter[UiSnapshot]:
 
 
 #: The limit of open pages.
-LOOKERS_MAX = 16
-#: From one look to the next, and how old the part that all see may be.
+PAGES_MAX = 16
+#: Seconds between two snapshots, and the maximum age of the part that is equal for all pages.
 EVERY_S = 1.0
 SHARED_FOR_S = 0.9
-#: How often a browser reconnects, within a second, which also renews its cookie.
+#: Seconds after which a browser must reconnect, which also renews its cookie.
 STREAM_S = 3600.0
-#: Parked tables that are shown apart from the others, and splits of each reader.
+#: The maximum number of parked tables that are listed separately, and of splits per reader.
 PARKED_MAX = SPLITS_MAX = 50
-#: Changes of schemas in each look.
+#: The maximum number of schema changes in a snapshot.
 CHANGES_MAX = 30
 
 
-#: The last events of a stream. The page reads them by their names.
+#: The last events of a stream. The page's script knows them by these names.
 ENDED = b"event: end\ndata: {}\n\n"
-AGAIN = b"event: again\ndata: {}\n\n"
+RECONNECT = b"event: reconnect\ndata: {}\n\n"
 
 
 @dataclass(slots=True)
 class _Seen:
-    """The part of the history that a page has: the number of samples of each step, and of epochs."""
+    """The part of the history that a page has received: the number of samples of each step, and of epochs."""
 
     samples: tuple[int, ...] = field(default=(0,) * len(STEPS))
     epochs: int = 0
@@ -109,7 +111,7 @@ class _Shared:
 
 
 class Feed:
-    """`follow` is for the door's loop."""
+    """Serves the data of open pages; `follow` runs in the server's event loop."""
 
     def __init__(self, documents: StatusDocuments, history: History) -> None:
         self._documents = documents
@@ -117,43 +119,43 @@ class Feed:
         self._order = TableOrder(lambda: documents.keeper.status)
         self._lock = threading.Lock()
         self._shared: tuple[float, _Shared] | None = None
-        self._lookers = 0
+        self._open_pages = 0
 
     def __repr__(self) -> str:
-        return f"Feed({self._lookers} look)"
+        return f"Feed({self._open_pages} open pages)"
 
     @property
     def full(self) -> bool:
         """Return True if no more pages can be served."""
-        return self._lookers >= LOOKERS_MAX
+        return self._open_pages >= PAGES_MAX
 
     async def follow(
         self, wanted: TableQuery, may: UiPermissions, authorization: Callable[[], bool], *, is_browser: bool
     ) -> AsyncIterator[bytes]:
-        """Yield the data as server-sent events, until the client disconnects or is not `authorization`.
+        """Yield the data as server-sent events, until the client disconnects or `authorization` returns False.
 
-        This is checked before each event. The last event after a lost authorization is ``end``, and that of a browser
-        after `STREAM_S` is ``again``.
+        The authorization is checked before each event. The last event is ``end`` if the authorization was lost, and
+        ``reconnect`` for a browser after `STREAM_S` seconds.
         """
         seen, until_s = _Seen(), time.monotonic() + STREAM_S
-        self._lookers += 1
+        self._open_pages += 1
         try:
             while authorization():
                 if is_browser and time.monotonic() >= until_s:
-                    yield AGAIN
+                    yield RECONNECT
                     return
                 try:
                     snapshot = await in_thread(lambda: self.snapshot(wanted, may, seen))
                 except TooManyCallsError:
-                    return  # The next request gets the reason.
-                yield b"event: look\ndata: " + snapshot.to_json() + b"\n\n"
+                    return  # The answer to the next request contains the reason.
+                yield b"event: update\ndata: " + snapshot.to_json() + b"\n\n"
                 await asyncio.sleep(EVERY_S)
             yield ENDED
         finally:
-            self._lookers -= 1
+            self._open_pages -= 1
 
     def snapshot(self, wanted: TableQuery, may: UiPermissions, seen: _Seen | None = None) -> UiSnapshot:
-        """Return the present data; `seen` is the part that was sent before, and is updated."""
+        """Return the present data. `seen` is the part of the history that was sent before, and is updated."""
         seen = seen or _Seen()
         with self._lock:
             shared = self._now()

@@ -1,17 +1,18 @@
-"""The paths of the page, in addition to those of the API.
+"""The paths of the web UI, in addition to those of the API.
 
 | request | answer | for |
 |---|---|---|
-| ``GET /``, ``GET /page/FILE`` | the page and what it loads, which are the same for everybody | anybody |
-| ``POST /page/login`` with ``{"code": …}`` | lets a browser in, for a link's code or the token | anybody |
-| ``POST /page/logout`` | ends the session | who was let in |
-| ``GET /v1/look`` | `raycdc.server.ui.feed.UiSnapshot`, every second, as server-sent events: ``look``, and a last \
-``end`` for whoever is let in no more, ``again`` for a browser that has looked for an hour; ``?contains=``, \
-``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose its tables, ``table=`` one more | the \
-token, or who was let in |
-| ``GET /v1/schema?table=…`` | the columns of a table (`raycdc.server.ui.schemas`) | the same |
-| ``POST /v1/verifications`` | compares a table (`raycdc.server.ui.verifications`) | the same, who may act |
-| ``POST /v1/links`` | the code of a new link; with ``{"read_only": true}`` of one to look alone | the token |
+| ``GET /``, ``GET /page/FILE`` | the page and the files that it loads, equal for everybody | everybody |
+| ``POST /page/login`` with ``{"code": …}`` | logs a browser in, by a link's code or the token | everybody |
+| ``POST /page/logout`` | ends the session | a session |
+| ``GET /v1/updates`` | `raycdc.server.ui.feed.UiSnapshot`, every second, as server-sent events: ``update``, and a \
+last ``end`` when the authorization is lost, or ``reconnect`` for a browser after an hour; ``?contains=``, \
+``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose the tables, ``table=`` one in detail | \
+the token, or a session |
+| ``GET /v1/schema?table=…`` | the columns of a table (`raycdc.server.ui.schemas`) | the token, or a session |
+| ``POST /v1/verifications`` | compares a table (`raycdc.server.ui.verifications`) | the token, or a session that may \
+act |
+| ``POST /v1/links`` | the code of a new link; with ``{"read_only": true}`` the link's session may not act | the token |
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ PAGE_HEADERS = HEADERS | {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-#: A code or a token.
+#: The maximum size of a request with a code or a token, in bytes.
 LOGIN_MAX = 4096
 LIMIT_MAX = 500
-#: Where a request finds the session that let it in.
+#: The key of a request's scope that holds its session.
 SESSION = "raycdc.session"
 
 
 class WebUi:
-    """The handlers of the page's paths."""
+    """The request handlers of the web UI."""
 
     def __init__(
         self, sessions: BrowserSessions, feed: Feed, schemas: Schemas, verifications: Verifications | None = None
@@ -67,7 +68,7 @@ class WebUi:
         self._files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _TYPES}
 
     def __repr__(self) -> str:
-        return f"Page({self._sessions!r}, {self._feed!r})"
+        return f"WebUi({self._sessions!r}, {self._feed!r})"
 
     @property
     def sessions(self) -> BrowserSessions:
@@ -80,14 +81,14 @@ class WebUi:
             Route("/page/login", self._login, methods=["POST"]),
             Route("/page/logout", self._logout, methods=["POST"]),
             Route("/page/{name}", self._file),
-            Route("/v1/look", self._updates),
+            Route("/v1/updates", self._updates),
             Route("/v1/links", self._link, methods=["POST"]),
             *self._schemas.routes(),
             *(() if self._verifications is None else self._verifications.routes()),
         ]
 
     def close(self) -> None:
-        """The run ends."""
+        """Stop a running comparison at the end of the run."""
         if self._verifications is not None:
             self._verifications.close()
 
@@ -115,18 +116,18 @@ class WebUi:
         if isinstance(asked, Response):
             return asked
         given = asked.get("code") if isinstance(asked, dict) else None
-        # Browsers say by their Origin whether a proxy speaks TLS to them.
+        # The Origin shows if a proxy speaks TLS to the browser.
         secure = request.headers.get("origin", "").startswith("https:")
         session = self._sessions.authorize(given, secure=secure) if isinstance(given, str) else None
         if session is None:
-            return error(401, "That lets nobody in: a link works once, and for ten minutes.")
+            return error(401, "The code or token is not valid. A link works once, within ten minutes.")
         document = {"key": session.key, "read_only": session.reads_only}
         answer = JSONResponse(document, headers=HEADERS)
         self._set_cookie(answer, session)
         return answer
 
     def _set_cookie(self, answer: Response, session: BrowserSession) -> None:
-        """Set the cookie, for as long as an unused session is valid."""
+        """Set the session's cookie, which expires when an unused session does."""
         answer.set_cookie(
             self._sessions.cookie,
             session.secret,
@@ -145,7 +146,7 @@ class WebUi:
 
     async def _updates(self, request: Request) -> Response:
         if self._feed.full:
-            return error(503, "As many look at this run as may; close another page of it.")
+            return error(503, "Too many pages of this run are open; close one of them.")
         session = session_of(request)
         may = UiPermissions(act=session is None or not session.reads_only, verify=self._verifications is not None)
         updates = self._feed.follow(_wanted(request), may, authorization_of(request), is_browser=session is not None)
@@ -158,7 +159,7 @@ class WebUi:
 
     async def _link(self, request: Request) -> Response:
         if session_of(request) is not None:
-            return error(403, "The token alone makes links: raycdc ui.")
+            return error(403, "Only the token can make links: run raycdc ui.")
         asked = await json_body(request, what="A link", bytes_max=LOGIN_MAX)
         if isinstance(asked, Response):
             return asked
@@ -167,13 +168,13 @@ class WebUi:
 
 
 def session_of(request: Request) -> BrowserSession | None:
-    """The session that let the request in; None for one with the token."""
+    """Return the session that authorized the request; None if the token did."""
     session = request.scope.get(SESSION)
     return session if isinstance(session, BrowserSession) else None
 
 
 def _wanted(request: Request) -> TableQuery:
-    """Return the table query of the request; missing or invalid parameters are as in `TableQuery`."""
+    """Return the table query of the request. Missing or invalid parameters have the defaults of `TableQuery`."""
     asked, usual = request.query_params, TableQuery()
     sort, offset, limit = asked.get("sort", ""), number_of(asked.get("offset", "")), number_of(asked.get("limit", ""))
     return TableQuery(

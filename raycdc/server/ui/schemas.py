@@ -1,4 +1,7 @@
-"""The columns of a table as its newest sealed epoch has them. Names and types: a column's default may be a value."""
+"""The columns of a table, as of its newest sealed epoch.
+
+Only names and types are reported, because a column's default may be a value of a row.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class ColumnReport:
 
 @dataclass(frozen=True, slots=True)
 class SchemaReport:
-    """A table's schema. `version` is its name in the state, which no other schema has."""
+    """A table's schema. `version` is the schema's unique name in the state."""
 
     table: str
     version: str
@@ -36,7 +39,7 @@ class SchemaReport:
 
 
 class Schemas:
-    """Those of a state. Reading one takes as long as reading the newest manifest does."""
+    """The schemas of a state. Reading one takes as long as reading the newest manifest."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
@@ -45,7 +48,10 @@ class Schemas:
         return f"Schemas({str(self._store.location)!r})"
 
     def of(self, name: str) -> SchemaReport | None:
-        """The schema of the table that is called so; None if the state has none. `StateError` of the storage."""
+        """Return the schema of the table with this name; None if the state has none.
+
+        Raises `StateError` if the state cannot be read.
+        """
         manifest = self._store.last_manifest()
         if manifest is None:
             return None
@@ -68,7 +74,7 @@ class Schemas:
         return SchemaReport(name, version, columns, tuple(schema.primary_key))
 
     def routes(self) -> list[Route]:
-        """``GET /v1/schema?table=…``."""
+        """Return the route ``GET /v1/schema?table=…``."""
         return [Route("/v1/schema", threaded(self._answer))]
 
     def _answer(self, request: Request) -> Response:

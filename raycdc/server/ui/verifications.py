@@ -1,4 +1,7 @@
-"""Comparisons started on the page: ``raycdc verify`` of one table, in its own process, one at a time. Read-only."""
+"""Comparisons that are started in the web UI: ``raycdc verify`` of one table, in its own process, one at a time.
+
+They change nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from raycdc.server.blocking import HEADERS, TooManyCallsError, error, in_thread,
 
 #: The number of remembered comparisons.
 KEPT = 20
-#: The end of the command's error output that is kept.
+#: The number of characters of the command's error output that are kept: the last ones.
 TEXT_MAX = 2000
 BODY_MAX = 4096
 
 
 class _Line(TypedDict):
-    """The shown part of a line of the command (`raycdc.verify.results.TableJson`)."""
+    """The part of a line of the command (`raycdc.verify.results.TableJson`) that is shown."""
 
     target: str
     verdict: str
@@ -46,7 +49,7 @@ class _Line(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The comparison of a table: `results` has a line for each of its targets, `text` the reason of a failure."""
+    """The comparison of a table. `results` has a line for each of its targets; `text` is the reason of a failure."""
 
     id: str
     table: str
@@ -56,7 +59,7 @@ class Verification:
 
 
 class Verifications:
-    """Those of one run. Thread-safe. `words` begin the command, which names the configuration."""
+    """The comparisons of one run. Thread-safe. `words` are the command and its arguments, without the table."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = tuple(words)
@@ -70,7 +73,7 @@ class Verifications:
 
     @classmethod
     def of(cls, config: Path) -> Verifications:
-        """Return the comparisons by the command line of this installation."""
+        """Return an instance that runs the command line of this installation."""
         return cls((sys.executable, "-m", "raycdc.cli", "verify", str(config), "--json"))
 
     def begin(self, table: str) -> Verification | None:
@@ -78,7 +81,7 @@ class Verifications:
         with self._lock:
             if self._closed or self._process is not None:
                 return None
-            # After `--` a name is not parsed as an option.
+            # A name after `--` is not parsed as an option.
             process = subprocess.Popen(
                 [*self._words, "--", table],
                 stdin=subprocess.DEVNULL,
@@ -95,7 +98,7 @@ class Verifications:
         return begun
 
     def _wait(self, begun: Verification, process: subprocess.Popen[str]) -> None:
-        # It reads much data, and the run has priority.
+        # The comparison reads much data, and the run has priority.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
         out, err = process.communicate()
@@ -104,14 +107,14 @@ class Verifications:
             begun,
             state="done" if results else "failed",
             results=results,
-            text="" if results else printable_text(err[-TEXT_MAX:].strip()) or f"It ended with {process.returncode}.",
+            text="" if results else printable_text(err[-TEXT_MAX:].strip()) or f"Exit code {process.returncode}.",
         )
         with self._lock:
             self._process = None
             self._known = deque((ended if each.id == begun.id else each for each in self._known), maxlen=KEPT)
 
     def known(self, verification: str) -> Verification | None:
-        """Return the comparison with this id; None for an unknown or forgotten one."""
+        """Return the comparison with this id; None if it is unknown or was dropped."""
         with self._lock:
             return next((each for each in self._known if each.id == verification), None)
 
@@ -123,7 +126,11 @@ class Verifications:
                 self._process.terminate()
 
     def routes(self) -> list[Route]:
-        """``POST /v1/verifications`` with ``{"table": …}`` begins one, ``GET /v1/verifications/ID`` says how it is."""
+        """Return the routes.
+
+        ``POST /v1/verifications`` with ``{"table": …}`` begins a comparison, ``GET /v1/verifications/ID`` returns its
+        state.
+        """
         return [
             Route("/v1/verifications", self._begin, methods=["POST"]),
             Route("/v1/verifications/{id}", threaded(self._state)),
@@ -152,7 +159,7 @@ class Verifications:
 
 
 def _lines(out: str) -> list[_Line]:
-    """The lines that the command has printed."""
+    """Return the results that the command has printed."""
     found = []
     for line in out.splitlines():
         with suppress(ValueError, KeyError, TypeError):

@@ -186,7 +186,7 @@ def test_probes_tell_who_is_ready_and_who_hangs() -> None:
     assert answers() == (200, 200)
     scene.now_s += SILENT_MAX_S + 1
     assert answers() == (503, 200)
-    assert "has not looked at its processes" in json.loads(scene.get("/healthz").text)["text"]
+    assert "has not checked its processes" in json.loads(scene.get("/healthz").text)["text"]
     scene.keeper.moved()
     assert answers() == (200, 200)
     scene.keeper.listen(Stopped())

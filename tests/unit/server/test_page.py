@@ -161,7 +161,7 @@ class Door:
         return OWN | {"cookie": cookie, "x-raycdc-key": answer.document["key"]}
 
     def snapshot(self, headers: Mapping[str, str], query: str = "") -> Any:
-        answer = self.ask(f"/v1/look?{query}", None, headers)
+        answer = self.ask(f"/v1/updates?{query}", None, headers)
         assert answer.code == 200, answer.body
         return json.loads(answer.body.partition(b"data: ")[2])
 
@@ -224,7 +224,7 @@ def test_both_the_cookie_and_the_key_are_needed(door: Door) -> None:
         {**browser, "origin": "http://evil.example"},
         {**browser, "origin": "null"},
     ):
-        refused = door.ask("/v1/look", None, lacking)
+        refused = door.ask("/v1/updates", None, lacking)
         assert refused.code in {401, 403, 421}
         assert b"shop" not in refused.body
     # What was refused has not ended the session.
@@ -281,12 +281,12 @@ def test_what_a_foreign_page_sends_has_no_token_read(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("by_token", [True, False], ids=["token", "session"])
-@pytest.mark.parametrize("path", ["/v1/look", "/v1/events"])
+@pytest.mark.parametrize("path", ["/v1/updates", "/v1/events"])
 def test_a_stream_ends_when_the_token_has_become_another_one_and_never_waits_for_it(
     path: str, by_token: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_feed, "EVERY_S", 0.0)
-    monkeypatch.setattr(events, "BREATH_S", 0.01)
+    monkeypatch.setattr(events, "KEEPALIVE_S", 0.01)
     monkeypatch.setattr(authorization, "READ_EVERY_S", 0.0)
     goes_on, asked = threading.Event(), threading.Event()
 
@@ -338,8 +338,8 @@ def test_whoever_looks_stays_let_in_and_a_look_ends_with_its_session(
         if count == 5:
             door.sessions.end(session)  # As another tab of the browser does that leaves.
 
-    cookie, looks = door.stream("/v1/look", door.headers_of(session), looked_for_days)
-    assert [look.partition(b"\n")[0] for look in looks] == [b"event: look"] * 5 + [b"event: end"]
+    cookie, looks = door.stream("/v1/updates", door.headers_of(session), looked_for_days)
+    assert [look.partition(b"\n")[0] for look in looks] == [b"event: update"] * 5 + [b"event: end"]
     # The cookie, too, is good for as long again.
     assert cookie.startswith(f"{door.sessions.cookie}={session.secret}; ")
     assert f"Max-Age={SESSION_GOOD_FOR_S:.0f}" in cookie
@@ -360,7 +360,7 @@ def test_a_look_ends_with_a_session_that_is_forgotten(door: Door, monkeypatch: p
     for what in (slept, crowded):
         session = door.sessions.authorize(TOKEN)
         assert session is not None
-        looks[what] = door.stream("/v1/look", door.headers_of(session), what)[1]
+        looks[what] = door.stream("/v1/updates", door.headers_of(session), what)[1]
         assert door.ask("/v1/status", None, door.headers_of(session)).code == 401
     assert [len(looks[slept]), looks[slept][-1]] == [2, page_feed.ENDED]
     assert [len(looks[crowded]), looks[crowded][-1]] == [3, page_feed.ENDED]
@@ -372,13 +372,13 @@ def test_a_look_is_followed_by_another_one_so_that_the_cookie_lives_on(
     monkeypatch.setattr(page_feed, "STREAM_S", 0.0)
     session = door.sessions.authorize(TOKEN, secure=True)
     assert session is not None
-    cookie, looks = door.stream("/v1/look", door.headers_of(session), lambda _: None)
-    assert looks == [page_feed.AGAIN]
+    cookie, looks = door.stream("/v1/updates", door.headers_of(session), lambda _: None)
+    assert looks == [page_feed.RECONNECT]
     assert "; Secure" in cookie
     # Whoever has the token has no cookie, and looks without an end.
-    answer = door.ask("/v1/look", None, BEARER)
+    answer = door.ask("/v1/updates", None, BEARER)
     assert "set-cookie" not in answer.headers
-    assert answer.body.startswith(b"event: look\n")
+    assert answer.body.startswith(b"event: update\n")
 
 
 def test_events_are_followed_for_as_long_as_the_session_lasts(door: Door) -> None:

@@ -1,22 +1,22 @@
-// What can be asked for about one table: the commands of `raycdc tables`, and `raycdc verify`. Each wants to be
-// confirmed, and says what became of it.
+// The actions on one table: the commands of `raycdc tables`, and `raycdc verify`. Each asks for confirmation, and shows
+// its result.
 
 import { element, put } from "./dom.js";
-import { NotLetInError, ask, tell } from "./session.js";
+import { NotLoggedInError, post, request } from "./session.js";
 import { counted, number } from "./words.js";
 
-const LOOK_MS = 1000;
+const POLL_MS = 1000;
 
 const ACTIONS = {
   pause: {
     name: "Pause", phases: ["pending", "snapshot", "stream", "resuming", "new"],
-    means: (table) => `${table} is not followed until it is resumed, and its target keeps what it has. The readers begin `
-      + "again from the last sealed epoch, for which the other tables wait some seconds.",
+    means: (table) => `${table} is not followed until it is resumed, and its target keeps its rows. The readers start `
+      + "again from the last sealed epoch, so the other tables pause for some seconds.",
   },
   resume: {
     name: "Resume", phases: ["paused", "parked"],
-    means: (table) => `${table} goes on from where it was left. Where that cannot be it is read anew, and its target is `
-      + "emptied for that; the answer says why.",
+    means: (table) => `${table} goes on from where it was left. If that is not possible, its target is emptied and the `
+      + "table is read again; the answer says why.",
   },
   resnapshot: {
     name: "Resnapshot", phases: ["pending", "snapshot", "stream", "resuming", "new", "paused", "parked"], danger: true,
@@ -27,11 +27,11 @@ const ACTIONS = {
 
 const VERIFY = {
   name: "Verify",
-  means: (table) => `${table} and its target are read as a whole and compared, beside the run. Nothing is changed; both `
-    + "servers have the work of reading it.",
+  means: (table) => `${table} and its target are read completely and compared, while the run goes on. Nothing is changed, `
+    + "but both servers have the load of reading.",
 };
 
-/** The buttons of a table's window, and the place of their answers. */
+/** The buttons of a table's window, and the element that shows their results. */
 export class Actions {
   constructor() {
     this.place = element("div", { class: "acting" });
@@ -41,7 +41,7 @@ export class Actions {
     this.shown = "";
   }
 
-  /** The buttons that make sense for the table; another table begins without an answer. */
+  /** Show the buttons that apply to the table. The result of another table's action is removed. */
   show(table, may) {
     const key = `${table.table}\n${table.phase}\n${may.act}\n${may.verify}`;
     if (this.shown === key) return;
@@ -72,7 +72,7 @@ export class Actions {
         put(this.answer);
         button.focus();
       },
-    }, "Leave it");
+    }, "Cancel");
     put(this.answer, element("div", { class: "confirm" }, element("p", {}, action.means(table)),
       element("div", { class: "actions" }, yes, no)));
     yes.focus();
@@ -82,7 +82,7 @@ export class Actions {
     try {
       await act();
     } catch (error) {
-      this.say(error instanceof NotLetInError ? "The run has forgotten this browser: open a new link."
+      this.say(error instanceof NotLoggedInError ? "This browser is not signed in any more: open a new link."
         : error instanceof TypeError ? "The run does not answer." : error.message, "bad");
     }
   }
@@ -92,23 +92,23 @@ export class Actions {
   }
 
   async command(action, table) {
-    this.say(`${ACTIONS[action].name}: asked …`);
-    const [ok, said] = await tell("/v1/commands", { action, table });
-    if (!ok) throw new Error(said.text);
-    await this.until(table, `/v1/commands/${said.id}`, (status) => {
+    this.say(`${ACTIONS[action].name}: requested …`);
+    const [ok, answer] = await post("/v1/commands", { action, table });
+    if (!ok) throw new Error(answer.text);
+    await this.until(table, `/v1/commands/${answer.id}`, (status) => {
       if (status.state === "refused" || status.state === "parked") this.say(status.text, "bad");
       else if (status.state === "done") this.say(`Done: ${status.text}.`, "good");
-      else if (status.state === "acting") this.say(`${status.text}. The epoch that has it is not in the sink yet …`);
-      else this.say(`${ACTIONS[action].name}: accepted, and not taken yet …`);
+      else if (status.state === "acting") this.say(`${status.text}. Its epoch is not in the sink yet …`);
+      else this.say(`${ACTIONS[action].name}: accepted, not started yet …`);
       return ["refused", "parked", "done"].includes(status.state);
     });
   }
 
   async verify(table) {
     this.say("Verify: reading both sides …");
-    const [ok, said] = await tell("/v1/verifications", { table });
-    if (!ok) throw new Error(said.text);
-    await this.until(table, `/v1/verifications/${said.id}`, (status) => {
+    const [ok, answer] = await post("/v1/verifications", { table });
+    if (!ok) throw new Error(answer.text);
+    await this.until(table, `/v1/verifications/${answer.id}`, (status) => {
       if (status.state === "failed") this.say(status.text, "bad");
       else if (status.state === "done") this.compared(status.results);
       return status.state !== "running";
@@ -121,14 +121,14 @@ export class Actions {
     }, comparison(result))));
   }
 
-  /** Ask until `heard` says that it is over, or another table is shown. */
-  async until(table, path, heard) {
+  /** Poll `path` until `isDone` returns true for the answer, or another table is shown. */
+  async until(table, path, isDone) {
     for (;;) {
-      const answer = await ask(path);
+      const answer = await request(path);
       const status = await answer.json();
       if (!answer.ok) throw new Error(status.text);
-      if (this.shown.split("\n")[0] !== table || heard(status)) return;
-      await new Promise((resolve) => { setTimeout(resolve, LOOK_MS); });
+      if (this.shown.split("\n")[0] !== table || isDone(status)) return;
+      await new Promise((resolve) => { setTimeout(resolve, POLL_MS); });
     }
   }
 }
@@ -136,7 +136,7 @@ export class Actions {
 function comparison(result) {
   const both = `${result.target}: ${counted(result.source_rows, "row")} of the source, ${number(result.target_rows)} of the target`;
   if (result.verdict === "not compared") return `${result.target} was not compared: ${result.reason}`;
-  const parts = [["missing", "missing in the target"], ["extra", "too many in the target"], ["changed", "with other values"],
+  const parts = [["missing", "missing in the target"], ["extra", "only in the target"], ["changed", "with other values"],
     ["behind", "not in the target yet"], ["kept_changing", "changing too often to tell"]]
     .filter(([key]) => result[key]).map(([key, words]) => `${number(result[key])} ${words}`);
   return `${both}: ${result.verdict === "equal" ? "equal" : result.verdict}${parts.length ? ` (${parts.join(", ")})` : ""}.`;

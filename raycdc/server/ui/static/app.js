@@ -1,6 +1,6 @@
-// The page's beginning: being let in, then a look at the run every second.
+// The start of the page: the sign-in, then an update from the run every second.
 
-import { byId, say, setText } from "./dom.js";
+import { announce, byId, setText } from "./dom.js";
 import { Charts } from "./charts.js";
 import { TableDialog } from "./dialog.js";
 import { Epochs } from "./epochs.js";
@@ -14,20 +14,20 @@ import { codeOfAddress, hasKey, logIn, logOut } from "./session.js";
 import { Tables } from "./tables.js";
 import { listenToTheme } from "./theme.js";
 
-const FORGOTTEN = "This browser is not let in any more: somebody has left here, the run was started anew, or nobody "
-  + "looked for twelve hours. The command above prints a new link.";
+const SIGNED_OUT = "This browser is not signed in any more: another window signed out, the run was restarted, or no page was "
+  + "open for twelve hours. The command above prints a new link.";
 
 const history = new History();
 const charts = new Charts(history);
 const epochs = new Epochs(history);
 const dialog = new TableDialog();
 let last = null;
-let spoken = "";
+let announced = "";
 
 const feed = new Feed({
-  onLook(look, first) {
-    history.saw(look, first);
-    last = { ...look, lastEpoch: history.lastEpoch };
+  onUpdate(update, first) {
+    history.add(update, first);
+    last = { ...update, lastEpoch: history.lastEpoch };
     show(last);
   },
   onSilence(text) {
@@ -37,43 +37,43 @@ const feed = new Feed({
     document.body.classList.add("stale");
   },
   onRefused() {
-    enter(last ? FORGOTTEN : "");
+    showSignIn(last ? SIGNED_OUT : "");
   },
 });
 
 const tables = new Tables(() => follow(), openTable);
 
-/** Look at the tables that are wanted, and closely at the one whose window is open. */
+/** Request updates for the tables of the list, with the details of the table whose window is open. */
 function follow() {
   const query = new URLSearchParams(tables.query);
   if (dialog.name !== null) query.set("table", dialog.name);
   feed.follow(query.toString());
 }
 
-function show(look) {
+function show(update) {
   byId("connection").hidden = true;
   document.body.classList.remove("stale");
-  showHead(look);
-  showFigures(look);
-  showFlow(look, history.committedRate);
-  showAttention(look, openTable);
+  showHead(update);
+  showFigures(update);
+  showFlow(update, history.committedRate);
+  showAttention(update, openTable);
   charts.draw();
   epochs.show();
-  tables.show(look);
-  showReaders(look);
-  showChanges(look, openTable);
-  showMessages(look);
-  if (look.table) dialog.show(look.table, look);
-  tellOfPhases(look);
+  tables.show(update);
+  showReaders(update);
+  showChanges(update, openTable);
+  showMessages(update);
+  if (update.table) dialog.show(update.table, update);
+  announceStep(update);
 }
 
-/** Those who hear the page are told of what changed in whole, and not of every second. */
-function tellOfPhases(look) {
-  const { run, job } = look.status;
+/** Announce the step of the run and the number of parked tables to screen readers, when one of them changes. */
+function announceStep(update) {
+  const { run, job } = update.status;
   const parked = job.counts?.tables.parked ?? 0;
-  const text = `${look.status.pipeline}: ${run?.step ?? "at rest"}${parked ? `, ${parked} parked` : ""}`;
-  if (text !== spoken) say(text);
-  spoken = text;
+  const text = `${update.status.pipeline}: ${run?.step ?? "at rest"}${parked ? `, ${parked} parked` : ""}`;
+  if (text !== announced) announce(text);
+  announced = text;
 }
 
 function openTable(name) {
@@ -82,31 +82,31 @@ function openTable(name) {
   follow();
 }
 
-/** Show the entrance. */
-function enter(text) {
+/** Show the sign-in form, with `text` as its error. */
+function showSignIn(text) {
   feed.stop();
   dialog.close();
   byId("view").hidden = true;
-  byId("entrance").hidden = false;
+  byId("sign-in").hidden = false;
   setText(byId("login-error"), text);
   byId("code").focus();
 }
 
 /** Show the run. */
-function look() {
-  byId("entrance").hidden = true;
+function showRun() {
+  byId("sign-in").hidden = true;
   byId("view").hidden = false;
   follow();
 }
 
-async function letIn(code) {
+async function signIn(code) {
   try {
     await logIn(code);
   } catch (refused) {
-    enter(refused instanceof TypeError ? "The run does not answer." : refused.message);
+    showSignIn(refused instanceof TypeError ? "The run does not answer." : refused.message);
     return;
   }
-  look();
+  showRun();
 }
 
 byId("login").addEventListener("submit", (event) => {
@@ -114,19 +114,19 @@ byId("login").addEventListener("submit", (event) => {
   const field = byId("code");
   const given = field.value.trim();
   field.value = "";
-  // A whole link serves as well as its code.
-  letIn(/#login=([\w-]+)$/.exec(given)?.[1] ?? given);
+  // A complete link may be pasted instead of its code.
+  signIn(/#login=([\w-]+)$/.exec(given)?.[1] ?? given);
 });
 byId("logout").addEventListener("click", async () => {
   feed.stop();
   await logOut();
   last = null;
   history.clear();
-  enter("");
+  showSignIn("");
 });
 listenToTheme(byId("theme"));
 
 const code = codeOfAddress();
-if (code) letIn(code);
-else if (hasKey()) look();
-else enter("");
+if (code) signIn(code);
+else if (hasKey()) showRun();
+else showSignIn("");

@@ -1,4 +1,4 @@
-// Charts of the last minutes, hour or day, in plain SVG: lines with gaps where nothing was heard of the run.
+// Charts of the last minutes, hour or day, in plain SVG. A line has a gap where no sample was received.
 
 import { byId, element, put, setAttribute, setText, shape } from "./dom.js";
 import { clock, duration, short } from "./words.js";
@@ -11,13 +11,13 @@ const RANGES = [
 const rate = (value) => `${short(value).join(" ").trim()} rows/s`;
 const CHARTS = [
   {
-    title: "Rows a second", text: rate, axis: (value) => short(value).join(" ").trim(), least: 10,
+    title: "Rows per second", text: rate, axis: (value) => short(value).join(" ").trim(), least: 10,
     series: [{ key: "read", name: "read", colour: "first-series" },
       { key: "committed", name: "committed", colour: "second-series" }],
   },
   {
     title: "Lag", text: duration, axis: duration, least: 1000,
-    series: [{ key: "lag", name: "behind", colour: "third-series" }],
+    series: [{ key: "lag", name: "lag", colour: "third-series" }],
   },
 ];
 const HEIGHT = 176;
@@ -104,24 +104,24 @@ class Chart {
     }
     this.line = shape("line", { class: "cursor", y1: EDGE.top, y2: HEIGHT - EDGE.bottom, visibility: "hidden" });
     this.svg.replaceChildren(...parts, this.line);
-    setAttribute(this.svg, "aria-label", this.told());
+    setAttribute(this.svg, "aria-label", this.description());
     this.at(this.cursor);
   }
 
-  /** From when until when. */
+  /** The first and the last time of the axis. */
   span() {
     const last = Math.max(this.samples.at(-1)?.at ?? 0, this.now - this.range.step * 2000);
     return [last - this.range.seconds * 1000, last];
   }
 
-  /** The chart in words. */
-  told() {
+  /** The chart in words, for screen readers. */
+  description() {
     const parts = this.about.series.map(({ key, name }) => {
       const known = this.samples.map((sample) => sample[key]).filter((value) => value !== null);
       return known.length ? `${name}: ${this.about.text(known.at(-1))} now, ${this.about.text(Math.max(...known))} at most`
         : `${name}: nothing yet`;
     });
-    return `${this.about.title}, last ${this.range.name}. ${parts.join("; ")}. Arrow keys read it.`;
+    return `${this.about.title}, last ${this.range.name}. ${parts.join("; ")}. Arrow keys read its values.`;
   }
 
   point(event) {
@@ -147,7 +147,7 @@ class Chart {
     return best;
   }
 
-  /** Read the sample at this time; the newest for null. */
+  /** Show the values of the sample at this time; of the newest sample for null. */
   at(time) {
     this.cursor = time;
     if (!this.line) return;
@@ -165,7 +165,7 @@ class Chart {
   }
 }
 
-/** The stretches in which a value is known without a gap. */
+/** The runs of consecutive samples with a known value. */
 function runs(samples, key, step, first) {
   const found = [];
   let run = [];
@@ -185,7 +185,7 @@ function runs(samples, key, step, first) {
 
 const ROUND_MS = [1e3, 2e3, 4e3, 1e4, 2e4, 6e4, 12e4, 24e4, 6e5, 12e5, 24e5, 36e5, 72e5, 144e5, 288e5, 864e5, 1728e5];
 
-/** The end of an axis that has `peak` on it. */
+/** A round number for the end of an axis that includes `peak`. */
 function rounded(peak, isTime) {
   if (isTime && peak <= ROUND_MS.at(-1)) return ROUND_MS.find((each) => each >= peak);
   const size = 10 ** Math.floor(Math.log10(peak));

@@ -1,4 +1,4 @@
-// One table: all that is known of it, in a window of its own.
+// The window with the details of one table.
 
 import { Actions } from "./actions.js";
 import { byId, element, put } from "./dom.js";
@@ -14,18 +14,18 @@ export class TableDialog {
     this.actions = new Actions();
     this.columns = new Columns();
     this.dialog.addEventListener("close", () => { this.name = null; });
-    // A click beside it closes it, as people expect.
+    // A click outside the window closes it.
     this.dialog.addEventListener("click", (event) => { if (event.target === this.dialog) this.dialog.close(); });
   }
 
-  /** Open the window of the table that is called so; `table` is what is known of it already, if it is. */
-  open(name, look, table) {
+  /** Open the window of the table called `name`; `table` is its report, or undefined if there is none yet. */
+  open(name, update, table) {
     this.name = name;
     put(byId("table-dialog-title"), name);
     this.particulars = element("dl", { class: "particulars" });
     put(byId("table-dialog-body"), this.actions.place, this.particulars, this.columns.place);
     this.columns.of(name);
-    if (table) this.show(table, look);
+    if (table) this.show(table, update);
     this.dialog.showModal();
   }
 
@@ -33,11 +33,11 @@ export class TableDialog {
     this.dialog.close();
   }
 
-  /** The newest of the table that is shown. */
-  show(table, look) {
+  /** Show a new report of the table. */
+  show(table, update) {
     if (!this.particulars || this.name !== table.table) return;
-    this.actions.show(table, look.may);
-    const shown = [...lines(table, look.status.at_ms)].filter(([, value]) => value !== "" && value !== null);
+    this.actions.show(table, update.may);
+    const shown = [...lines(table, update.status.at_ms)].filter(([, value]) => value !== "" && value !== null);
     const key = JSON.stringify(shown.map(([name, value]) => [name, value instanceof Node ? value.textContent : value]));
     if (this.particulars.dataset.shown === key) return;
     this.particulars.dataset.shown = key;
@@ -48,7 +48,7 @@ export class TableDialog {
 function* lines(table, now) {
   const { snapshot, parked } = table;
   yield ["Phase", element("span", { class: `pill ${phaseClass(table.phase)}` }, table.phase)];
-  yield ["Asked for", table.asked ?? ""];
+  yield ["Requested", table.asked ?? ""];
   if (parked) {
     yield ["Why", parked.reason];
     yield ["What to do", wayOut(table)];
@@ -64,7 +64,7 @@ function* lines(table, now) {
       snapshot.chunks_total ?? "?"} chunks`];
   }
   yield ["Rows in this run", table.rows === null ? "" : number(table.rows)];
-  yield ["Rows a second", table.rows_per_second === null ? "" : number(table.rows_per_second)];
+  yield ["Rows per second", table.rows_per_second === null ? "" : number(table.rows_per_second)];
   yield ["Lag", table.lag_ms === null ? "" : duration(table.lag_ms)];
   yield ["Last commit", table.last_commit ? `${commitText(table.last_commit, now)} (epoch ${table.last_commit.epoch})` : ""];
   yield ["Rows left out", table.rows_left_out ? number(table.rows_left_out) : ""];

@@ -1,11 +1,11 @@
-// The epochs of the run, newest on the right: how long each took to write and to record, and what it had.
+// The epochs of the run, newest on the right: the time to write and to record each, and its rows.
 
 import { byId, element, keep, put, setAttribute, setText } from "./dom.js";
 import { clock, counted, duration } from "./words.js";
 
 const SHOWN = 90;
-/** A bar is as wide at most, in pixels. */
-const WIDE = 24;
+/** The maximum width of a bar, in pixels. */
+const BAR_PX = 24;
 
 export class Epochs {
   constructor(history) {
@@ -13,11 +13,11 @@ export class Epochs {
     this.chosen = null;
     this.bars = element("div", { class: "bars", role: "group", "aria-label": "Epochs, newest last. Arrow keys go through them." });
     this.axis = element("p", { class: "epoch-axis" }, element("span"), element("span"));
-    this.told = element("p", { class: "epoch-told" });
+    this.text = element("p", { class: "epoch-text" });
     this.legend = element("p", { class: "legend" }, element("span", { class: "first-series" }, "writing rows"),
       element("span", { class: "second-series" }, "recording them"));
     this.frame = element("div", { class: "epoch-frame" }, this.bars, this.axis);
-    put(byId("epoch-bars"), this.frame, this.legend, this.told);
+    put(byId("epoch-bars"), this.frame, this.legend, this.text);
     this.bars.addEventListener("keydown", (event) => this.key(event));
   }
 
@@ -25,7 +25,7 @@ export class Epochs {
     const epochs = this.history.epochs.slice(-SHOWN);
     const longest = Math.max(0.05, ...epochs.map((epoch) => epoch.staging_seconds + epoch.commit_seconds));
     byId("epoch-bars").hidden = epochs.length === 0;
-    setText(byId("epochs-told"), epochs.length
+    setText(byId("epochs-summary"), epochs.length
       ? `The last ${epochs.length}; the longest took ${duration(1000 * longest)}` : "No epoch is in the sink yet.");
     if (!epochs.length) return;
     if (!epochs.some((epoch) => epoch.epoch === this.chosen)) this.chosen = null;
@@ -37,10 +37,10 @@ export class Epochs {
       setAttribute(bar, "aria-pressed", epoch.epoch === this.chosen);
       bar.tabIndex = epoch.epoch === shown ? 0 : -1;
     });
-    this.frame.style.maxWidth = `${Math.max(240, epochs.length * WIDE)}px`;
+    this.frame.style.maxWidth = `${Math.max(240, epochs.length * BAR_PX)}px`;
     setText(this.axis.firstChild, clock(epochs[0].at_ms));
     setText(this.axis.lastChild, clock(epochs.at(-1).at_ms));
-    setText(this.told, words(epochs.find((epoch) => epoch.epoch === shown)));
+    setText(this.text, words(epochs.find((epoch) => epoch.epoch === shown)));
   }
 
   bar(epoch) {

@@ -1,24 +1,24 @@
-// The looks at the run: server-sent events, read with `fetch`, because EventSource cannot send the key.
+// The updates from the run: server-sent events, read with `fetch`, because EventSource cannot send the key.
 
-import { NotLetInError, ask } from "./session.js";
+import { NotLoggedInError, request } from "./session.js";
 
-const AGAIN_MS = 2000;
-/** A look comes every second. A connection that is silent for so long is none. */
+const RETRY_MS = 2000;
+/** An update comes every second. A connection without data for this long counts as lost. */
 const SILENT_MS = 15_000;
-/** A stream is followed by another one, in which the run keeps this browser's cookie fresh. */
-const AGAIN = "again";
+/** The last event of a stream after which the page reconnects; the new answer renews the cookie. */
+const RECONNECT = "reconnect";
 
 export class Feed {
-  /** `onLook(look, first)`, `onSilence(text)` and `onRefused()` hear what comes. */
-  constructor({ onLook, onSilence, onRefused }) {
-    this.onLook = onLook;
+  /** Calls `onUpdate(update, first)`, `onSilence(text)` while the run does not answer, and `onRefused()`. */
+  constructor({ onUpdate, onSilence, onRefused }) {
+    this.onUpdate = onUpdate;
     this.onSilence = onSilence;
     this.onRefused = onRefused;
     this.query = "";
     this.stopping = null;
   }
 
-  /** Look at these tables from now on. */
+  /** Request updates with this query from now on. */
   follow(query) {
     this.query = query;
     this.stop();
@@ -34,19 +34,19 @@ export class Feed {
   async run(signal) {
     while (!signal.aborted) {
       try {
-        if (await this.read(signal) === AGAIN) continue;
-        if (!signal.aborted) this.onSilence("The run has closed the connection: it ends, or has ended. Asking again …");
+        if (await this.read(signal) === RECONNECT) continue;
+        if (!signal.aborted) this.onSilence("The run has closed the connection: it ends, or has ended. Retrying …");
       } catch (error) {
         if (signal.aborted) return;
-        if (error instanceof NotLetInError) {
+        if (error instanceof NotLoggedInError) {
           this.onRefused();
           return;
         }
         this.onSilence(error instanceof TypeError
-          ? "The run does not answer: it has ended, or the network is down. Asking again …"
+          ? "The run does not answer: it has ended, or the network is down. Retrying …"
           : error.message);
       }
-      await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
+      await new Promise((resolve) => { setTimeout(resolve, RETRY_MS); });
     }
   }
 
@@ -56,7 +56,7 @@ export class Feed {
     signal.addEventListener("abort", abort, { once: true });
     let silence = setTimeout(abort, SILENT_MS);
     try {
-      const answer = await ask(`/v1/look?${this.query}`, { signal: connection.signal });
+      const answer = await request(`/v1/updates?${this.query}`, { signal: connection.signal });
       if (!answer.ok) throw new Error((await answer.json()).text);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";
@@ -72,11 +72,11 @@ export class Feed {
         for (const event of events) {
           if (signal.aborted) continue;
           const lines = event.split("\n");
-          if (lines.includes("event: end")) throw new NotLetInError();
-          if (lines.includes(`event: ${AGAIN}`)) return AGAIN;
+          if (lines.includes("event: end")) throw new NotLoggedInError();
+          if (lines.includes(`event: ${RECONNECT}`)) return RECONNECT;
           const data = lines.find((line) => line.startsWith("data: "));
           if (!data) continue;
-          this.onLook(JSON.parse(data.slice(6)), first);
+          this.onUpdate(JSON.parse(data.slice(6)), first);
           first = false;
         }
       }

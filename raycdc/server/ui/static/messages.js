@@ -3,8 +3,8 @@
 import { byId, element, keep, setText } from "./dom.js";
 import { clock } from "./words.js";
 
-export function showMessages(look) {
-  const { warnings, errors } = look.status.job;
+export function showMessages(update) {
+  const { warnings, errors } = update.status.job;
   const notes = [...warnings.map((note) => ["warning", note]), ...errors.map((note) => ["error", note])]
     .sort((a, b) => b[1].at_ms - a[1].at_ms);
   const list = byId("note-list");

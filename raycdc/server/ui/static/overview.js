@@ -1,4 +1,4 @@
-// The head of the page: what runs, the figures of now, and the flow from enumerator to target.
+// The head of the page: the pipeline, its present figures, and the flow from enumerator to target.
 
 import { byId, element, keep, put, setText } from "./dom.js";
 import { counted, duration, durationParts, number, short, size } from "./words.js";
@@ -7,21 +7,21 @@ const STAGE_NAMES = {
   source: "the source", rate_limit: "the rate limit", decode: "decoding", hand_off: "the hand-off", bridge: "writing segments",
   spark: "writing rows", commit: "the commit",
 };
-/** The stages of a status, by the box of the flow that they belong to. */
+/** The box of the flow to which each stage of a status belongs. */
 const BOXES = { source: "readers", rate_limit: "readers", decode: "readers", hand_off: "readers", bridge: "readers",
   spark: "writer", commit: "target" };
 
-export function showHead(look) {
-  const { status } = look;
+export function showHead(update) {
+  const { status } = update;
   document.title = `${status.pipeline} · raycdc`;
   setText(byId("pipeline"), status.pipeline);
   const step = byId("step");
   setText(step, status.run?.step ?? "at rest");
   step.className = `pill ${stepClass(status.run?.step)}`;
-  byId("read-only").hidden = look.may.act;
-  setText(byId("said"), `As told by ${status.said}.`);
+  byId("read-only").hidden = update.may.act;
+  setText(byId("status-source"), `Reported by ${status.said}.`);
   const run = status.run;
-  setText(byId("told"), run
+  setText(byId("run-info"), run
     ? `Into ${status.sink ?? "its target"}, since ${duration(status.at_ms - run.started_ms)}, by process ${run.pid} on ${
       run.host}${run.local ? ", without Ray and Spark (--local)" : ""}.`
     : "");
@@ -29,19 +29,19 @@ export function showHead(look) {
 
 const stepClass = (step) => (step === "running" ? "good" : step === "ended" ? "" : "busy");
 
-export function showFigures(look) {
-  const { job, at_ms: now } = look.status;
+export function showFigures(update) {
+  const { job, at_ms: now } = update.status;
   const counts = job.counts ?? {};
   const figures = [
-    figure("behind", "Lag", job.lag_ms === null ? null : durationParts(job.lag_ms), emitted(job)),
-    figure("rate", "Rows read a second", job.rows_per_second === null ? null : short(job.rows_per_second), ""),
+    figure("lag", "Lag", job.lag_ms === null ? null : durationParts(job.lag_ms), emitted(job)),
+    figure("rate", "Rows read per second", job.rows_per_second === null ? null : short(job.rows_per_second), ""),
     figure("committed", "Rows committed", short(counts.rows_committed ?? 0), "in this run"),
     figure("commit", "Last commit", job.last_commit?.at_ms ? durationParts(now - job.last_commit.at_ms) : null,
       job.last_commit ? `ago: epoch ${job.last_commit.epoch}` : "nothing yet"),
     figure("tables", "Tables", [number(total(counts.tables)), ""], phases(counts.tables)),
   ];
-  const room = retention(job.backlog);
-  if (room) figures.push(room);
+  const logRetention = retention(job.backlog);
+  if (logRetention) figures.push(logRetention);
   if (counts.rows_left_out) figures.push(figure("left-out", "Rows left out", short(counts.rows_left_out), "in all runs"));
   if (counts.values_lost) figures.push(figure("lost", "Values lost", short(counts.values_lost), "in all runs"));
   keep(byId("figures"), figures, (each) => each.id, () => element("div", {}, element("dt"), element("dd")),
@@ -49,15 +49,15 @@ export function showFigures(look) {
       box.id = `figure-${each.id}`;
       setText(box.firstChild, each.name);
       const [value, unit] = each.parts ?? ["–", ""];
-      const key = `${value} ${unit} ${each.beside}`;
+      const key = `${value} ${unit} ${each.detail}`;
       if (box.dataset.shown === key) return;
       box.dataset.shown = key;
       put(box.lastChild, value, unit && element("span", { class: "unit" }, unit),
-        each.beside && element("div", { class: "beside" }, each.beside));
+        each.detail && element("div", { class: "detail" }, each.detail));
     });
 }
 
-const figure = (id, name, parts, beside) => ({ id, name, parts, beside });
+const figure = (id, name, parts, detail) => ({ id, name, parts, detail });
 
 const emitted = (job) => {
   const lag = job.lag?.current_emit_event_time_lag_ms;
@@ -71,26 +71,26 @@ const phases = (tables) => Object.entries(tables ?? {}).sort((a, b) => b[1] - a[
 
 function retention(backlog) {
   if (backlog.retention_headroom_seconds !== null) {
-    return figure("room", "Log retention", durationParts(1000 * backlog.retention_headroom_seconds),
-      "more, for what is unread");
+    return figure("log-retention", "Log retention", durationParts(1000 * backlog.retention_headroom_seconds),
+      "left for the unread log");
   }
-  return backlog.kept_until_deleted ? figure("room", "Log retention", ["for good", ""], "until it is deleted")
+  return backlog.kept_until_deleted ? figure("log-retention", "Log retention", ["unlimited", ""], "until it is deleted")
     : null;
 }
 
-export function showFlow(look, committedRate) {
-  const { job, run, sink } = look.status;
+export function showFlow(update, committedRate) {
+  const { job, run, sink } = update.status;
   const counts = job.counts ?? {};
   const busiest = job.bottleneck;
   const chunks = job.readers.reduce((sum, reader) => sum + reader.chunks, 0);
   const partitions = job.readers.reduce((sum, reader) => sum + reader.partitions, 0);
   const logs = job.readers.filter((reader) => reader.reads_log);
   const open = job.readers.reduce((sum, reader) => sum + reader.open_bytes, 0);
-  const epoch = look.lastEpoch;
+  const epoch = update.lastEpoch;
   const stages = [
     {
       id: "enumerator", name: "Enumerator", lead: counted(total(counts.tables), "table"),
-      facts: [job.chunks_waiting ? `at least ${counted(job.chunks_waiting, "chunk")} to give out` : "no chunk waits",
+      facts: [job.chunks_waiting ? `at least ${counted(job.chunks_waiting, "chunk")} to assign` : "no chunk waits",
         unread(job.backlog)],
       join: { text: [counted(chunks + partitions + logs.length, "split")], moves: chunks > 0 },
     },
@@ -99,7 +99,7 @@ export function showFlow(look, committedRate) {
       lead: counted(job.readers.length, "reader"),
       facts: [Object.entries(job.nodes).filter(([node]) => node && node !== "state")
         .map(([node, count]) => `${count} on ${node}`).join(", "),
-      chunks ? `${counted(chunks, "chunk")} in work` : "", open ? `${size(open)} not sealed yet` : ""],
+      chunks ? `${counted(chunks, "chunk")} being read` : "", open ? `${size(open)} not sealed yet` : ""],
       join: rateJoin(job.rows_per_second),
     },
     {
@@ -132,7 +132,7 @@ export function showFlow(look, committedRate) {
     }
   });
   setText(byId("bottleneck"), busiest
-    ? `Most time goes to ${STAGE_NAMES[busiest.stage] ?? busiest.stage} (${Math.round(100 * busiest.share)} %): ${
+    ? `Most time is spent in ${STAGE_NAMES[busiest.stage] ?? busiest.stage} (${Math.round(100 * busiest.share)} %): ${
       busiest.why}` : "");
 }
 
@@ -152,9 +152,9 @@ function unread(backlog) {
   return backlog.bytes === null ? "" : `${size(backlog.bytes)} unread`;
 }
 
-export function showAttention(look, openTable) {
-  const parked = look.parked;
-  const more = (look.status.job.counts?.tables.parked ?? parked.length) - parked.length;
+export function showAttention(update, openTable) {
+  const parked = update.parked;
+  const more = (update.status.job.counts?.tables.parked ?? parked.length) - parked.length;
   byId("attention").hidden = parked.length === 0;
   keep(byId("attention-list"), parked.slice(0, 8), (table) => table.table, (table) => element("li", {},
     element("p", {}, element("button", { type: "button", class: "link", click: () => openTable(table.table) }, table.table),
@@ -165,15 +165,15 @@ export function showAttention(look, openTable) {
     setText(item.children[2], wayOut(table));
   });
   setText(byId("attention-title"), more > 0 || parked.length > 8
-    ? `${counted(parked.length + Math.max(0, more), "table")} want attention` : "Wants attention");
+    ? `${counted(parked.length + Math.max(0, more), "table")} need attention` : "Needs attention");
 }
 
-/** What somebody can do about a table that is not followed. */
+/** The remedy for a table that is not followed. */
 export function wayOut(table) {
-  if (table.parked?.again) return "It begins again with a new snapshot, by itself.";
-  if (table.phase === "paused") return "Resume goes on from where it was left; resnapshot reads it anew.";
-  if (table.phase === "removed") return `raycdc tables add CONFIG ${table.table} reads it anew.`;
+  if (table.parked?.again) return "It is resnapshotted automatically.";
+  if (table.phase === "paused") return "Resume goes on from where it was left; resnapshot reads the whole table again.";
+  if (table.phase === "removed") return `raycdc tables add CONFIG ${table.table} reads the whole table again.`;
   if (table.phase !== "parked") return "";
-  return "The other tables go on. When the cause is mended, resume goes on from where it was left, where that can be; "
-    + "resnapshot reads the table anew. Or leave it out in the configuration.";
+  return "The other tables go on. After the cause is fixed, resume goes on from where it was left if possible; "
+    + "resnapshot reads the whole table again. Or exclude the table in the configuration.";
 }

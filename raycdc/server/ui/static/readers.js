@@ -1,18 +1,18 @@
-// Who reads, and which splits each holds.
+// The readers, and the splits of each.
 
 import { byId, element, keep, put, setText } from "./dom.js";
 import { counted, size } from "./words.js";
 
 const SHOWN = 24;
 
-export function showReaders(look) {
-  const reports = new Map(look.status.job.readers.map((reader) => [reader.reader, reader]));
+export function showReaders(update) {
+  const reports = new Map(update.status.job.readers.map((reader) => [reader.reader, reader]));
   const list = byId("reader-list");
-  if (!look.splits.length) {
+  if (!update.splits.length) {
     put(list, element("li", { class: "empty" }, "No reader is up yet."));
     return;
   }
-  keep(list, look.splits, (held) => `reader ${held.reader}`, make, (item, held) => {
+  keep(list, update.splits, (held) => `reader ${held.reader}`, make, (item, held) => {
     const report = reports.get(held.reader);
     const [head, facts, splits] = item.children;
     setText(head.firstChild, `Reader ${held.reader}`);
@@ -29,4 +29,4 @@ export function showReaders(look) {
 
 const make = () => element("li", {},
   element("h3", {}, element("span"), element("span", { class: "pill good", hidden: true }, "reads the log")),
-  element("p", { class: "beside" }), element("ul", { class: "splits", "aria-label": "Its splits" }));
+  element("p", { class: "detail" }), element("ul", { class: "splits", "aria-label": "Its splits" }));

@@ -1,12 +1,12 @@
-// Changes of tables' schemas, newest first, and the columns of one table.
+// Schema changes, newest first, and the columns of one table.
 
 import { byId, element, keep, put } from "./dom.js";
-import { NotLetInError, ask } from "./session.js";
+import { NotLoggedInError, request } from "./session.js";
 import { clock } from "./words.js";
 
-export function showChanges(look, openTable) {
+export function showChanges(update, openTable) {
   const list = byId("change-list");
-  const changes = [...look.changes].reverse();
+  const changes = [...update.changes].reverse();
   if (!changes.length) {
     keep(list, ["none"], () => "none", () => element("li", { class: "empty" }, "No schema has changed in this run."),
       () => {});
@@ -22,7 +22,7 @@ export function showChanges(look, openTable) {
   () => {});
 }
 
-/** The columns of a table, as the newest sealed epoch has them, for its window. */
+/** The columns of a table as of its newest sealed epoch, in the table's window. */
 export class Columns {
   constructor() {
     this.place = element("details", { class: "columns" }, element("summary", {}, "Columns"));
@@ -31,7 +31,7 @@ export class Columns {
     this.place.addEventListener("toggle", () => { if (this.place.open) this.load(); });
   }
 
-  /** Another table's window opens. */
+  /** Clear the columns for another table. */
   of(name) {
     this.name = name;
     this.place.open = false;
@@ -41,20 +41,20 @@ export class Columns {
   async load() {
     const { name } = this;
     try {
-      const answer = await ask(`/v1/schema?${new URLSearchParams({ table: name })}`);
-      const said = await answer.json();
-      if (this.name === name) put(this.body, answer.ok ? drawn(said) : element("p", { class: "muted" }, said.text));
+      const answer = await request(`/v1/schema?${new URLSearchParams({ table: name })}`);
+      const schema = await answer.json();
+      if (this.name === name) put(this.body, answer.ok ? columnTable(schema) : element("p", { class: "muted" }, schema.text));
     } catch (error) {
-      if (!(error instanceof TypeError || error instanceof NotLetInError)) throw error;
+      if (!(error instanceof TypeError || error instanceof NotLoggedInError)) throw error;
       put(this.body, element("p", { class: "muted" }, "The run does not answer."));
     }
   }
 }
 
-function drawn(schema) {
+function columnTable(schema) {
   const rows = schema.columns.map(({ name, type, nullable }) => element("tr", {},
     element("th", { scope: "row" }, name), element("td", {}, type),
     element("td", {}, schema.primary_key.includes(name) ? "primary key" : nullable ? "may be null" : "")));
   return [element("table", {}, element("tbody", {}, rows)),
-    element("p", { class: "beside" }, `Version ${schema.version.slice(0, 12)} of the schema`)];
+    element("p", { class: "detail" }, `Version ${schema.version.slice(0, 12)} of the schema`)];
 }

@@ -1,52 +1,52 @@
-// Being let in. The cookie is out of reach of scripts; the key that goes with it is in this origin's storage.
+// The session of this browser. Scripts cannot read its cookie; its key is in the storage of this origin.
 
 const KEY = "raycdc-key";
 
-/** The run refuses what this browser shows: it must be let in anew. */
-export class NotLetInError extends Error {}
+/** The run refused the cookie or the key: the browser must sign in again. */
+export class NotLoggedInError extends Error {}
 
-/** A request with the key. NotLetInError where the run does not know it. */
-export async function ask(path, options = {}) {
+/** Send a request with the key. Throws NotLoggedInError if the run does not accept it. */
+export async function request(path, options = {}) {
   const headers = { ...options.headers, "X-Raycdc-Key": localStorage.getItem(KEY) ?? "" };
   const answer = await fetch(path, { ...options, headers, credentials: "same-origin", cache: "no-store" });
-  if (answer.status === 401) throw new NotLetInError();
+  if (answer.status === 401) throw new NotLoggedInError();
   return answer;
 }
 
-/** The same with a body in JSON, and its answer: [ok, document]. */
-export async function tell(path, document) {
-  const answer = await ask(path, {
+/** Post a document as JSON, and return [ok, the document of the answer]. */
+export async function post(path, document) {
+  const answer = await request(path, {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(document),
   });
   return [answer.ok, await answer.json()];
 }
 
-/** Ask to be let in with the code of a link or the token. An Error says why not. */
+/** Sign in with the code of a link or the token. Throws an Error with the reason of a refusal. */
 export async function logIn(code) {
   const answer = await fetch("/page/login", {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }),
     credentials: "same-origin",
   });
-  const said = await answer.json();
-  if (!answer.ok) throw new Error(said.text);
-  localStorage.setItem(KEY, said.key);
+  const session = await answer.json();
+  if (!answer.ok) throw new Error(session.text);
+  localStorage.setItem(KEY, session.key);
 }
 
-/** Whether this browser was let in at some time. */
+/** True if this browser has signed in before; the session may have ended since. */
 export const hasKey = () => localStorage.getItem(KEY) !== null;
 
-/** Leave: the run forgets this browser. */
+/** Sign out: the run ends the session. */
 export async function logOut() {
   try {
-    await ask("/page/logout", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
-  } catch (gone) {
-    if (!(gone instanceof NotLetInError || gone instanceof TypeError)) throw gone;
+    await request("/page/logout", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
+  } catch (error) {
+    if (!(error instanceof NotLoggedInError || error instanceof TypeError)) throw error;
   } finally {
     localStorage.removeItem(KEY);
   }
 }
 
-/** The code that stands in the address, which is taken away from there. */
+/** Remove the code from the address, and return it; null if there is none. */
 export function codeOfAddress() {
   const match = /^#login=([\w-]+)$/.exec(location.hash);
   if (!match) return null;

@@ -1,4 +1,4 @@
-// The tables: a page of them, in an order and with a filter, which the run applies.
+// The list of tables: one page of it. The run filters and sorts.
 
 import { byId, element, keep, setAttribute, setText } from "./dom.js";
 import { counted, duration, number, phaseClass, short } from "./words.js";
@@ -10,17 +10,17 @@ const COLUMNS = [
   { title: "Progress", sort: "done", descending: true },
   { title: "Rows", sort: "rows", descending: true, number: true },
   { title: "Rows/s", sort: "rate", descending: true, number: true },
-  { title: "Behind", number: true },
+  { title: "Lag", number: true },
   { title: "Last commit", sort: "commit", descending: true },
 ];
 const PHASES = ["parked", "paused", "resuming", "snapshot", "pending", "new", "stream", "ended", "removed"];
-/** Typing is over after so long. */
+/** Milliseconds after the last key until the filter is applied. */
 const TYPED_MS = 250;
 
 export class Tables {
-  /** `onWanted()` hears that other tables are to be looked at; `openTable(name)` that somebody wants to see one. */
-  constructor(onWanted, openTable) {
-    this.onWanted = onWanted;
+  /** Calls `onQuery()` when the query changes, and `openTable(name)` when a table is clicked. */
+  constructor(onQuery, openTable) {
+    this.onQuery = onQuery;
     this.openTable = openTable;
     this.sort = "attention";
     this.descending = false;
@@ -31,7 +31,7 @@ export class Tables {
     this.listen();
   }
 
-  /** What the run is asked for. */
+  /** The query for the run. */
   get query() {
     return new URLSearchParams({
       contains: byId("contains").value.trim(), phase: byId("phase").value, sort: this.sort,
@@ -60,12 +60,12 @@ export class Tables {
       clearTimeout(typed);
       this.turn(0);
     });
-    byId("before").addEventListener("click", () => this.turn(this.offset - LIMIT));
+    byId("previous").addEventListener("click", () => this.turn(this.offset - LIMIT));
     byId("next").addEventListener("click", () => this.turn(this.offset + LIMIT));
   }
 
   sortBy(column) {
-    // Once, the other way round, and back to what wants attention.
+    // Clicks on a title: its own direction, the opposite one, and back to the order by attention.
     if (this.sort !== column.sort) [this.sort, this.descending] = [column.sort, Boolean(column.descending)];
     else if (this.descending === Boolean(column.descending)) this.descending = !this.descending;
     else [this.sort, this.descending] = ["attention", false];
@@ -79,7 +79,7 @@ export class Tables {
 
   turn(offset) {
     this.offset = Math.max(0, offset);
-    this.onWanted();
+    this.onQuery();
   }
 
   phases(counts) {
@@ -90,24 +90,24 @@ export class Tables {
       setText(option, text));
   }
 
-  show(look) {
-    const { tables, job, at_ms: now } = look.status;
+  show(update) {
+    const { tables, job, at_ms: now } = update.status;
     this.reports = new Map(tables.map((table) => [table.table, table]));
-    this.offset = look.offset;
+    this.offset = update.offset;
     this.phases(job.counts?.tables ?? {});
-    setText(byId("tables-count"), number(look.matching));
+    setText(byId("tables-count"), number(update.matching));
     keep(byId("table-list").tBodies[0], tables, (table) => table.table, (table) => this.row(table), (row, table) =>
       fill(row, table, now));
     const empty = byId("tables-empty");
     empty.hidden = tables.length > 0;
     byId("table-list").hidden = tables.length === 0;
     setText(empty, byId("contains").value.trim() || byId("phase").value
-      ? "No table is called so, or is in that phase." : "The run has not found its tables yet.");
-    const last = look.offset + tables.length;
+      ? "No table has such a name and phase." : "The run has not found its tables yet.");
+    const last = update.offset + tables.length;
     setText(byId("tables-shown"), tables.length
-      ? `${number(look.offset + 1)}–${number(last)} of ${counted(look.matching, "table")}` : "");
-    byId("before").disabled = look.offset === 0;
-    byId("next").disabled = last >= look.matching;
+      ? `${number(update.offset + 1)}–${number(last)} of ${counted(update.matching, "table")}` : "");
+    byId("previous").disabled = update.offset === 0;
+    byId("next").disabled = last >= update.matching;
   }
 
   row(table) {
@@ -116,26 +116,26 @@ export class Tables {
       element("th", { scope: "row" }, name, element("span", { class: "target" })),
       element("td", { "data-label": "Phase" }, element("span", { class: "pill" })),
       element("td", { "data-label": "Progress" }),
-      ...["Rows", "Rows/s", "Behind"].map((label) => element("td", { class: "number", "data-label": label })),
+      ...["Rows", "Rows/s", "Lag"].map((label) => element("td", { class: "number", "data-label": label })),
       element("td", { "data-label": "Last commit" }));
   }
 }
 
 function fill(row, table, now) {
-  const [name, phase, progress, rows, rate, behind, commit] = row.cells;
-  const others = table.targets.length === 1 && table.targets[0] === table.table ? "" : table.targets.join(", ");
-  setText(name.lastChild, others ? `into ${others}` : "");
-  const asked = table.asked ? ` (${table.asked} asked)` : "";
-  setText(phase.firstChild, table.phase + asked);
+  const [name, phase, progress, rows, rate, lag, commit] = row.cells;
+  const targets = table.targets.length === 1 && table.targets[0] === table.table ? "" : table.targets.join(", ");
+  setText(name.lastChild, targets ? `into ${targets}` : "");
+  const requested = table.asked ? ` (${table.asked} requested)` : "";
+  setText(phase.firstChild, table.phase + requested);
   setAttribute(phase.firstChild, "class", `pill ${phaseClass(table.phase)}`);
   fillProgress(progress, table);
   setText(rows, table.rows === null ? "" : number(table.rows));
   setText(rate, table.rows_per_second ? short(table.rows_per_second).join(" ").trim() : "");
-  setText(behind, table.lag_ms === null ? "" : duration(table.lag_ms));
+  setText(lag, table.lag_ms === null ? "" : duration(table.lag_ms));
   setText(commit, commitText(table.last_commit, now));
 }
 
-/** How far a table's snapshot or backfill is, in words; empty for one that has none under way. */
+/** The progress of a table's snapshot or backfill in words; empty if none is running. */
 export function progressText(table) {
   const { snapshot, backfill } = table;
   if (table.phase === "snapshot" && snapshot) {
@@ -153,23 +153,23 @@ export function progressText(table) {
 }
 
 function fillProgress(cell, table) {
-  const under = table.phase === "snapshot" ? table.snapshot : table.backfill;
-  if (!under) {
+  const running = table.phase === "snapshot" ? table.snapshot : table.backfill;
+  if (!running) {
     if (cell.firstChild) cell.replaceChildren();
     return;
   }
   if (!cell.firstChild) {
     cell.append(element("div", { class: "progress" }, element("progress", { max: 100 }),
-      element("span", { class: "beside" })));
+      element("span", { class: "detail" })));
   }
   const [bar, text] = cell.firstChild.children;
-  if (under.percent === null) bar.removeAttribute("value");
-  else bar.value = under.percent;
+  if (running.percent === null) bar.removeAttribute("value");
+  else bar.value = running.percent;
   setAttribute(bar, "aria-label", `Progress of ${table.table}`);
-  setText(text, [under.percent === null ? "" : `${under.percent} %`, progressText(table)].filter(Boolean).join(" · "));
+  setText(text, [running.percent === null ? "" : `${running.percent} %`, progressText(table)].filter(Boolean).join(" · "));
 }
 
-/** When it was, and how many rows. */
+/** The age of a commit, and its number of rows. */
 export function commitText(commit, now) {
   if (!commit) return "";
   const when = commit.at_ms === null ? `epoch ${commit.epoch}` : `${duration(now - commit.at_ms)} ago`;

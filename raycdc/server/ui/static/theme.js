@@ -1,10 +1,10 @@
-// Light or dark: as the system has it, or as somebody chose here.
+// Light or dark colours: those of the system, or the choice in this browser.
 
 import { setAttribute, setText } from "./dom.js";
 
 const KEY = "raycdc-colours";
 const CHOICES = { auto: "Auto", light: "Light", dark: "Dark" };
-const SAID = { auto: "as the system has them", light: "light", dark: "dark" };
+const LABELS = { auto: "as the system has them", light: "light", dark: "dark" };
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function apply(button) {
@@ -12,10 +12,10 @@ function apply(button) {
   const isDark = chosen === "dark" || (chosen !== "light" && dark.matches);
   document.documentElement.dataset.colours = isDark ? "dark" : "light";
   setText(button, CHOICES[chosen] ?? CHOICES.auto);
-  setAttribute(button, "aria-label", `Colours: ${SAID[chosen] ?? SAID.auto}`);
+  setAttribute(button, "aria-label", `Colours: ${LABELS[chosen] ?? LABELS.auto}`);
 }
 
-/** Have `button` go through the choices. */
+/** Make `button` switch to the next choice. */
 export function listenToTheme(button) {
   const choices = Object.keys(CHOICES);
   button.addEventListener("click", () => {

@@ -1,4 +1,4 @@
-// Numbers in words, as the screens of the command line have them.
+// Formats numbers for people, like the screens of the command line.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const brief = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -9,7 +9,7 @@ export const number = (value) => whole.format(value);
 /** 1 row, 2,000 rows */
 export const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 
-/** A number of at most five signs, such as 12.3 M, and its unit apart. */
+/** A number of at most five characters with its unit, as [number, unit]: 12.3 M is ["12.3", "M"]. */
 export function short(value) {
   for (const [unit, factor] of [["G", 1e9], ["M", 1e6], ["k", 1e4]]) {
     if (Math.abs(value) >= factor) return [brief.format(value / (unit === "k" ? 1e3 : factor)), unit];
@@ -17,7 +17,7 @@ export function short(value) {
   return [value < 10 && value > 0 ? brief.format(value) : whole.format(value), ""];
 }
 
-/** 340 ms, 2.1 s, 4 min, 3 h, apart: [figure, unit] */
+/** A duration as [number, unit]: 340 ms, 2.1 s, 4 min, 3 h */
 export function durationParts(ms) {
   if (ms < 1000) return [whole.format(Math.max(0, ms)), "ms"];
   if (ms < 120_000) return [brief.format(ms / 1000), "s"];
@@ -26,7 +26,7 @@ export function durationParts(ms) {
   return [whole.format(ms / 86_400_000), "days"];
 }
 
-/** 340 ms, 2.1 s, 4 min, 3 h; no line ends between a figure and its unit. */
+/** 340 ms, 2.1 s, 4 min, 3 h; no line break between number and unit. */
 export const duration = (ms) => durationParts(ms).join("\u00a0");
 
 /** 3.4 MiB */
@@ -37,14 +37,14 @@ export function size(bytes) {
   return counted(bytes, "byte");
 }
 
-/** The time of day, of this browser's clock; with its date where it was another one. */
+/** The time of day in this browser's time zone; with the date if it is not today's. */
 export function clock(ms) {
   const then = new Date(ms);
   const time = then.toLocaleTimeString("en-GB");
   return then.toDateString() === new Date().toDateString() ? time : `${then.toLocaleDateString("en-CA")} ${time}`;
 }
 
-/** The class of a phase's colour. */
+/** The CSS class with the colour of a phase. */
 export const phaseClass = (phase) => ({
   stream: "good", snapshot: "busy", pending: "busy", resuming: "busy", new: "busy", parked: "bad", paused: "wait",
 }[phase] ?? "");

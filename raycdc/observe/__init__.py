@@ -1,1 +1,1 @@
-"""A run as people and programs see it: events, status, watches, notifications, traces."""
+"""Events, status, notifications and traces of a run, for people and programs."""

@@ -1,32 +1,33 @@
-"""The events of a run: a closed set of frozen values, reported by `raycdc.observe.status.progress` and shown by
-``raycdc run``.
+"""The events of a run, a closed set of frozen values.
+
+`raycdc.observe.status.progress` reports them, and ``raycdc run`` shows them.
 
 `events` has the values, `figures` has `RunProgress` and its parts, `listeners` passes each event to its listeners, and
-`as_json` has their form for ``run --json``, whose keys are a promise to programs. Each line has `ts` and `pipeline`
-beside them (``raycdc docs control``):
+`as_json` has their form for ``run --json``, whose keys are a promise to programs. Each line also has `ts` and
+`pipeline` (``raycdc docs control``):
 
 | event | when | fields |
 |---|---|---|
-| `starting` | before `started`, one per step | `step`: the step under way, for people (not in ``--json``) |
+| `starting` | before `started`, one per step of the start | `step`: its name, for people (not in ``--json``) |
 | `waiting` | a standby waits for the driver that has the state | `for`: that driver, `state` |
-| … | another start looks whether that driver still has it | `at_most_s` beside them |
+| … | another start checks if that driver still has it | `at_most_s` beside them |
 | `took_over` | a standby that waited has the state now | `reason`, `generation` |
 | `started` | processes are up, and again whenever they change | `pids`, `read_by` and `written_by` (`driver`, `ray`, \
 `spark`), and `engines_due_s` where Ray and Spark are to take over |
 | `engines_promoted` | a run that began in the driver's process reads through Ray's actors from now on | \
 `after_s`: seconds since it began to read |
-| `scaling` | another number of readers, or they are elsewhere | `readers`, `waiting` (for a place), `nodes` (readers \
+| `scaling` | the number of readers changes, or their nodes do | `readers`, `waiting` (for a place), `nodes` (readers \
 by node), `reason` |
 | `progress` | twice a second; of more than a hundred tables less often, and those that changed | tables: phase, \
 chunks, rows, values lost, rows left out; lags; readers; `bottleneck`: `rate_limit`, while `source.rows_per_second` or \
 `bytes_per_second` holds the readers back |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s`, `rows_read_by` \
 and `rows_written_by`: rows by who read and who wrote them |
-| `warning` | something the user should know, the job goes on | `text` |
+| `warning` | a problem that the user should know; the run continues | `text` |
 | `stalled` | a stage of a table or split has not moved for `pipeline.watchdog`; again while it lasts | `stage` \
 (`raycdc.core.activity`), `table`, `split`, `reader`, `doing`, `note`, `seconds`, `text` |
-| `resumed` | it goes on | the same, as it was told of last |
-| `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
+| `resumed` | the stage moves again | as last reported |
+| `parked` | a table is not followed (also at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
 | `table_phase` | a table is in another phase | `table`, `from`, `to` |
 | `snapshot_done` | a table's snapshot is in the sink | `table`, `rows` |
 | `snapshots_done` | no table is in its snapshot any more | `tables`: how many this run finished |

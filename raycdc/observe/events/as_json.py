@@ -1,4 +1,4 @@
-"""Events as the objects that programs read: lines of ``run --json``, server-sent events, lines of a log file.
+"""Converts events to JSON objects for programs: lines of ``run --json``, server-sent events, lines of a log file.
 
 The keys are a promise: the package's docstring lists them, and `raycdc.observe.events.lines` describes them as a
 schema.
@@ -43,7 +43,7 @@ from raycdc.observe.events.run_events import (
 if TYPE_CHECKING:
     from raycdc.model.json_value import Json
 
-#: Names without units that lags had first; they go with the next release.
+#: The first names of lags, which lacked their units. They are removed in the next release.
 _OLD_LAGS = {
     "currentFetchEventTimeLag": "current_fetch_event_time_lag_ms",
     "currentEmitEventTimeLag": "current_emit_event_time_lag_ms",
@@ -178,7 +178,7 @@ def _progress(progress: RunProgress) -> dict[str, Json]:
 
 
 def _table(table: TableFigures) -> Mapping[str, Json]:
-    # The resume position of a paused table is only for the connector.
+    # The position of a paused table matters only to its connector.
     parked = {} if table.parked is None else {"parked": cast("Json", replace(table.parked, left=None).to_json())}
     return {
         "table": table.table,

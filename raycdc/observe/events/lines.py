@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NotRequired
 
 from pydantic import ConfigDict, Field
 
-# Pydantic, which depends on this package, takes no other TypedDict before Python 3.12.
+# Pydantic, which depends on this package, accepts no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
 
 from raycdc.config.sections.observability import LogLevel
@@ -30,19 +30,19 @@ LINES_VERSION = 1
 _CLOSED = ConfigDict(extra="forbid")
 
 
-_HOW_MUCH = Field(description="How much it matters.")
+_HOW_MUCH = Field(description="The severity.")
 
 
 class _Line(TypedDict):
     """The keys of every line."""
 
     __pydantic_config__ = _CLOSED  # type: ignore[misc]
-    version: Annotated[Literal[1], Field(description="Goes up when a key changes its meaning or goes away.")]
-    ts: Annotated[str, Field(description="When it was told: UTC, with milliseconds.")]
-    pipeline: Annotated[str | None, Field(description="Its name; null before the configuration is read.")]
-    level: NotRequired[
-        Annotated[Literal["debug", "info", "warning", "error"], Field(description="How much it matters.")]
+    version: Annotated[Literal[1], Field(description="Increases when a key changes its meaning or is removed.")]
+    ts: Annotated[str, Field(description="The time of the event: UTC, with milliseconds.")]
+    pipeline: Annotated[
+        str | None, Field(description="The name of the pipeline; null before the configuration is read.")
     ]
+    level: NotRequired[Annotated[Literal["debug", "info", "warning", "error"], Field(description="The severity.")]]
 
 
 class Pids(TypedDict):
@@ -59,28 +59,33 @@ class StartedLine(_Line):
 
     event: Literal["started"]
     pids: Pids
-    read_by: Annotated[Literal["driver", "ray"], Field(description="Who reads from now on.")]
-    written_by: Annotated[Literal["driver", "spark"], Field(description="Who writes from now on.")]
+    read_by: Annotated[Literal["driver", "ray"], Field(description="The engine that reads from now on.")]
+    written_by: Annotated[Literal["driver", "spark"], Field(description="The engine that writes from now on.")]
     engines_due_s: NotRequired[
-        Annotated[float, Field(description="Ray and Spark are started so long after the run began, and take over.")]
+        Annotated[
+            float,
+            Field(description="Seconds after the start of the run at which Ray and Spark are started, to take over."),
+        ]
     ]
 
 
 class RowsByEngine(TypedDict):
-    """Rows by who read and who wrote them: `driver`, `ray` or `spark`."""
+    """Rows by the engine that read and by the engine that wrote them: `driver`, `ray` or `spark`."""
 
-    rows_read_by: Annotated[dict[str, int], Field(description="In this run; none of epochs that an earlier one read.")]
-    rows_written_by: Annotated[dict[str, int], Field(description="Of all targets.")]
+    rows_read_by: Annotated[
+        dict[str, int], Field(description="Rows read in this run, without epochs that an earlier run read.")
+    ]
+    rows_written_by: Annotated[dict[str, int], Field(description="Rows of all targets.")]
 
 
 class ParkedState(TypedDict):
-    """A table that is not followed, as the state has it."""
+    """A table that is not followed, as it is recorded in the state."""
 
     __pydantic_config__ = _CLOSED  # type: ignore[misc]
     schema: str | None
     announced: bool
     incarnation: int
-    again: Annotated[bool, Field(description="Whether it begins again with a new snapshot, by itself.")]
+    again: Annotated[bool, Field(description="True if the table is resnapshotted automatically.")]
     phase: Annotated[str, Field(description="parked, paused, removed or ended")]
     reason: str
     position: Annotated[object, Field(description="The position in the log, in the source's own form.")]
@@ -88,7 +93,7 @@ class ParkedState(TypedDict):
 
 
 class SnapshotLineKeys(TypedDict):
-    """The progress of a table's snapshot, in all runs; empty for a table without one."""
+    """The progress of a table's snapshot, summed over all runs; empty for a table without a snapshot."""
 
     snapshot_rows: NotRequired[int]
     snapshot_rows_estimated: NotRequired[int | None]
@@ -97,12 +102,14 @@ class SnapshotLineKeys(TypedDict):
 
 
 class BackfillLineKeys(TypedDict):
-    """The progress of a table's backfill, during one."""
+    """The progress of a table's backfill; present only while a backfill runs."""
 
     backfill_rows: NotRequired[Annotated[int, Field(description="Rows that were read again.")]]
     backfill_chunks_done: NotRequired[int]
-    backfill_chunks_total: NotRequired[Annotated[int, Field(description="As far as is known; 0: not yet.")]]
-    backfill_percent: NotRequired[Annotated[float | None, Field(description="By chunks.")]]
+    backfill_chunks_total: NotRequired[
+        Annotated[int, Field(description="Chunks known so far; 0 before they are planned.")]
+    ]
+    backfill_percent: NotRequired[Annotated[float | None, Field(description="Percentage of finished chunks.")]]
 
 
 class TableLine(SnapshotLineKeys, BackfillLineKeys):
@@ -116,19 +123,19 @@ class TableLine(SnapshotLineKeys, BackfillLineKeys):
     parked: NotRequired[ParkedState]
     rows: Annotated[int, Field(description="Rows that this run sealed; an update is two.")]
     lost_values: Annotated[int, Field(description="Values that the target cannot hold, in all runs.")]
-    rows_per_s: Annotated[int, Field(description="Since the look before.")]
+    rows_per_s: Annotated[int, Field(description="The rate since the previous line.")]
     bad_rows: NotRequired[Annotated[int, Field(description="Rows left out by pipeline.on_bad_record, in all runs.")]]
 
 
 class LagLine(TypedDict):
-    """Flink's lags, in milliseconds. The keys in camel case go with the next release."""
+    """Flink's lags, in milliseconds. The keys in camel case are removed in the next release."""
 
     __pydantic_config__ = _CLOSED  # type: ignore[misc]
     current_fetch_event_time_lag_ms: int | None
     current_emit_event_time_lag_ms: int | None
     source_idle_time_ms: int | None
-    pending_records: NotRequired[Annotated[int | None, Field(description="Of topics.")]]
-    watermark_lag_ms: NotRequired[Annotated[int | None, Field(description="Of topics.")]]
+    pending_records: NotRequired[Annotated[int | None, Field(description="Only for topics.")]]
+    watermark_lag_ms: NotRequired[Annotated[int | None, Field(description="Only for topics.")]]
     currentFetchEventTimeLag: Annotated[int | None, Field(deprecated=True)]
     currentEmitEventTimeLag: Annotated[int | None, Field(deprecated=True)]
     sourceIdleTime: Annotated[int | None, Field(deprecated=True)]
@@ -143,18 +150,22 @@ class ReaderLine(TypedDict):
     subtask: int
     pid: int
     splits: list[str]
-    seconds: Annotated[dict[str, float], Field(description="Where its time went, since it began.")]
+    seconds: Annotated[dict[str, float], Field(description="Seconds in each activity, since the reader began.")]
     node: NotRequired[Annotated[str, Field(description="'state' is the node of the driver.")]]
-    sealing: NotRequired[Annotated[dict[str, int], Field(description="A cut that takes long: files and bytes.")]]
+    sealing: NotRequired[
+        Annotated[dict[str, int], Field(description="The progress of a seal that takes long: files and bytes.")]
+    ]
     paused: NotRequired[Annotated[list[str], Field(description="Partitions that wait for slower ones.")]]
 
 
 class ProgressLine(_Line):
-    """The progress of the run; `tables` are those that changed."""
+    """The progress of the run; `tables` has the tables whose figures changed."""
 
     event: Literal["progress"]
     tables: list[TableLine]
-    lag_ms: Annotated[int | None, Field(description="Now minus the time up to which the source is in the sink.")]
+    lag_ms: Annotated[
+        int | None, Field(description="Now minus the time up to which the source's changes are in the sink.")
+    ]
     lag: LagLine
     readers: list[ReaderLine]
     bottleneck: NotRequired[
@@ -187,7 +198,7 @@ class ParkedLine(_Line):
 
 
 class StalledLine(_Line):
-    """Something has not moved for long (`stalled`), or moves again."""
+    """A stage has not moved for long (`stalled`), or moves again (`resumed`)."""
 
     event: Literal["stalled", "resumed"]
     stage: str
@@ -201,7 +212,7 @@ class StalledLine(_Line):
 
 
 class WarningLine(_Line):
-    """Harmless, and worth a look."""
+    """A problem that the user should know; the run continues."""
 
     event: Literal["warning"]
     text: str
@@ -220,15 +231,15 @@ class CommandLine(_Line):
 
 
 class NewTableLine(_Line):
-    """A table that is followed without having been asked for."""
+    """A table that is followed although the state did not know it: it was created or renamed."""
 
     event: Literal["new_table"]
     table: str
     text: str
 
 
-#: The key `from` is a word of Python.
-_From = TypedDict("_From", {"from": Annotated[str, Field(description="The phase before.")]})
+#: The key `from` is a keyword of Python.
+_From = TypedDict("_From", {"from": Annotated[str, Field(description="The previous phase.")]})
 
 
 class TablePhaseLine(_Line, _From):
@@ -244,7 +255,7 @@ class SnapshotDoneLine(_Line):
 
     event: Literal["snapshot_done"]
     table: str
-    rows: Annotated[int | None, Field(description="Rows that its chunks had, in all runs.")]
+    rows: Annotated[int | None, Field(description="Rows of the snapshot's chunks, in all runs.")]
 
 
 class SnapshotsDoneLine(_Line):
@@ -255,35 +266,38 @@ class SnapshotsDoneLine(_Line):
 
 
 class SchemaChangedLine(_Line):
-    """An epoch with changes of a table's schema is in the sink, which follows as pipeline.schema_change says."""
+    """An epoch with changes of a table's schema is in the sink.
+
+    The target follows the changes by pipeline.schema_change.
+    """
 
     event: Literal["schema_changed"]
     table: str
     target: str
     epoch: int
-    changes: Annotated[list[str], Field(description="Such as add_column note; names only.")]
+    changes: Annotated[list[str], Field(description='Changes such as "add_column note"; names only.')]
 
 
 class RecoveredLine(_Line):
-    """Sink and record agree again, and reading continues."""
+    """The run has recovered: sink and commit record agree again, and reading continues."""
 
     event: Literal["recovered"]
     after: Annotated[str, Field(description="killed, error, take_over, cluster or node.")]
     epoch: Annotated[int, Field(description="The last epoch that the sink holds; 0: none.")]
-    replayed: Annotated[list[int], Field(description="Epochs that were sealed before, and are committed now.")]
+    replayed: Annotated[list[int], Field(description="Epochs that had been sealed, and are committed now.")]
     dropped: Annotated[list[int], Field(description="Epochs whose rows were lost, and are read again.")]
     text: str
 
 
 class EnginesPromotedLine(_Line):
-    """Ray's actors read from now on; before, the driver's process did."""
+    """From now on Ray's actors read, and no longer the driver's process."""
 
     event: Literal["engines_promoted"]
     after_s: Annotated[float, Field(description="Seconds since the run began to read.")]
 
 
 class ScalingLine(_Line):
-    """The number of readers is to change."""
+    """The number of readers changes."""
 
     event: Literal["scaling"]
     readers: int
@@ -292,12 +306,12 @@ class ScalingLine(_Line):
     reason: str
 
 
-#: The key `for` is a word of Python.
-_Waiting = TypedDict("_Waiting", {"for": Annotated[str, Field(description="Who has the pipeline.")]})
+#: The key `for` is a keyword of Python.
+_Waiting = TypedDict("_Waiting", {"for": Annotated[str, Field(description="The driver that has the pipeline.")]})
 
 
 class WaitingLine(_Line, _Waiting):
-    """A standby waits for its turn."""
+    """A standby waits until the other driver ends."""
 
     event: Literal["waiting"]
     state: str
@@ -305,7 +319,7 @@ class WaitingLine(_Line, _Waiting):
 
 
 class TookOverLine(_Line):
-    """A standby has the pipeline."""
+    """A standby has taken over the pipeline."""
 
     event: Literal["took_over"]
     reason: str
@@ -319,7 +333,7 @@ class EndLine(_Line, RowsByEngine):
 
 
 class LogLine(_Line):
-    """Something that a library logged; in a log file alone ([logging])."""
+    """A message of a library; only in a log file ([logging])."""
 
     event: Literal["log"]
     logger: str
@@ -327,7 +341,7 @@ class LogLine(_Line):
 
 
 class StepLine(_Line):
-    """A step before `started`; in a log file alone ([logging])."""
+    """A step before `started`; only in a log file ([logging])."""
 
     event: Literal["starting"]
     step: str
@@ -337,7 +351,7 @@ class ErrorLine(_Line):
     """The last line of a run that failed."""
 
     event: Literal["error"]
-    error: Annotated[str, Field(description="The kind of the error.")]
+    error: Annotated[str, Field(description="The class of the error.")]
     text: str
 
 
@@ -368,7 +382,7 @@ Line = Annotated[
 
 
 def line_of(event: RunEvent, pipeline: str | None) -> str:
-    """An event as a line, without its end."""
+    """Return the JSON text of an event, without a line break."""
     return _line({**_head(level_of(event), pipeline), **event_to_json(event)})
 
 
@@ -386,19 +400,22 @@ def _line(document: JsonSchemaValue) -> str:
 
 
 def now_text() -> str:
-    """The time as lines have it."""
+    """Return the present time in the format of the lines."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def lines_schema() -> JsonSchemaValue:
-    """The JSON Schema of one line, which allows further keys: a later raycdc may write some."""
+    """Return the JSON Schema of one line.
+
+    It allows further keys, because a later raycdc may write some.
+    """
     title = f"A line of raycdc run --json, version {LINES_VERSION}"
     schema = _opened(_adapter().json_schema())
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
 
 
 def _opened(schema: JsonSchemaValue) -> JsonSchemaValue:
-    """The schema of objects that may have further keys."""
+    """Return the schema with further keys allowed in its objects."""
     parts = {name: {**part} for name, part in schema["$defs"].items()}
     for part in parts.values():
         if part.get("additionalProperties") is False:

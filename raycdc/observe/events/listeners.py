@@ -1,8 +1,8 @@
 """The listeners of one run: each gets every event, one at a time, and an error in one does not affect the others.
 
-An error in a listener is a bug, or comes from a user's own listener. It is reported once, by a warning with the
-listener's name that all listeners get, and on standard error, because the failed listener may be the one that shows
-warnings. The listener still gets the next event.
+An error in a listener is a bug of raycdc or of a user's listener. It is reported once, by a warning with the listener's
+name that all listeners get, and on standard error, because the failed listener may be the one that shows warnings. The
+listener still gets the next event.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raycdc.observe.events.run_events import Listener, RunEvent, Warned
 
 
 class Listeners:
-    """The `listeners` of a run, by their names for messages, in the order of their calls.
+    """Calls the `listeners` of a run, in their order; the keys are their names for messages.
 
     Any thread may call `notify` and `guard`; a listener may call neither.
     """
@@ -26,14 +26,14 @@ class Listeners:
     def __init__(self, listeners: Mapping[str, Listener]) -> None:
         self._lock = threading.Lock()
         self._listeners = dict(listeners)
-        #: The names of those whose error was reported.
+        #: The names of the listeners whose error was reported.
         self._failed: set[str] = set()
 
     def __repr__(self) -> str:
         return f"Listeners({', '.join(self._listeners)})"
 
     def add(self, name: str, listener: Listener) -> None:
-        """Add a listener, which gets the events from now on, after the existing listeners."""
+        """Add a listener after the existing ones; it gets the events from now on."""
         with self._lock:
             self._listeners[name] = listener
 
@@ -58,11 +58,14 @@ class Listeners:
                 self.notify(warning)
 
     def _reported(self, name: str, listener: object, error: Exception) -> list[Warned]:
-        """The warning about the error, which is on standard error by then; none for the second of a listener."""
+        """Print the error on standard error, and return the warning about it.
+
+        Returns nothing if the listener has failed before.
+        """
         if name in self._failed:
             return []
         self._failed.add(name)
-        from raycdc.runtime.unexpected import unexpected  # Only here, because it loads Arrow.
+        from raycdc.runtime.unexpected import unexpected  # The import is here, because it loads Arrow.
 
         text = (
             f"The listener {name!r} of this run failed, and the run goes on without what it does with events: "

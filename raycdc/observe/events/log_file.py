@@ -28,21 +28,21 @@ _LIBRARIES = {LogLevel.DEBUG: logging.INFO, LogLevel.ERROR: logging.ERROR}
 
 
 class LogFile:
-    """`listen` is called by the run's threads, one at a time, while `writing`."""
+    """Writes the log file. The run's threads call `listen`, one at a time, within `writing`."""
 
     def __init__(self, options: LoggingOptions, pipeline: str) -> None:
         self._options = options
         self._pipeline = pipeline
         self._least = _ORDER.index(options.level)
         self._file = _Appended(Path(options.file)) if options.file else None
-        #: The kinds of errors that were reported.
+        #: The kinds of errors that were reported; each is reported once.
         self._failed: set[str] = set()
 
     def __repr__(self) -> str:
         return f"LogFile({self._options.file!r})"
 
     def listen(self, event: RunEvent) -> None:
-        """An event of the run."""
+        """Write an event of the run."""
         self._add(event)
 
     def failed(self, error: BaseException) -> None:
@@ -63,7 +63,7 @@ class LogFile:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Also write the messages that libraries log in the block."""
+        """Also write the messages that libraries log within the block."""
         if self._file is None:
             yield
             return
@@ -72,7 +72,7 @@ class LogFile:
         root = logging.getLogger()
         before, others = root.level, [(each, each.level) for each in root.handlers]
         for other, level in others:
-            # Messages that are written only here are not for the other handlers.
+            # Messages below the usual level are for the log file only, and must not reach the other handlers.
             other.setLevel(max(level, before))
         root.addHandler(handler)
         root.setLevel(min(handler.level, before))
@@ -90,7 +90,7 @@ class LogFile:
 
 
 def _event_text(event: RunEvent, level: LogLevel, pipeline: str) -> str:
-    """A line for people: time, level, pipeline and event, then keys in the order that they have everywhere."""
+    """Return a line for people: time, level, pipeline and event, then the event's keys in their usual order."""
     keys = event_to_json(event)
     name = str(keys.pop("event"))
     texts = {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in keys.items()}
@@ -107,7 +107,7 @@ def _quoted(text: str) -> str:
 
 
 class _Records(logging.Handler):
-    """Log records of libraries, and of raycdc's own loggers, as lines."""
+    """Writes log records of libraries, and of raycdc's own loggers, as lines."""
 
     def __init__(self, file: _Appended, pipeline: str, *, as_json: bool) -> None:
         super().__init__()
@@ -129,11 +129,11 @@ class _Records(logging.Handler):
 
 
 class _Appended:
-    """A file to which lines are appended. Thread-safe; if the file is replaced, the next line goes to the new one."""
+    """Appends lines to a file. Thread-safe; if the file is replaced, the next line goes to the new one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # A library may log while a line is added by the same thread: from `__del__`, whenever that is called.
+        # The lock is reentrant, because a library may log from `__del__`, at any moment of the same thread.
         self._lock = threading.RLock()
         self._descriptor: int | None = None
         self._reported = False

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from raycdc.source.protocol.job_status import JobStatus
     from raycdc.source.tables.table_life import Parked
 
-#: `RunProgress.bottleneck`: the rate at which the source is to be read at most.
+#: A value of `RunProgress.bottleneck`: the configured rate limit of the source.
 RATE_LIMIT = "rate_limit"
 
 
 @dataclass(frozen=True, slots=True)
 class TableFigures:
-    """The progress of one table, and its counts in this run (`bad_rows`, rows left out, in all runs).
+    """The progress of one table, and its counts in this run; only `bad_rows` (rows left out) counts all runs.
 
-    `source_counts` are figures that only this source has, by their names.
+    `source_counts` are figures of this kind of source, by their names.
     """
 
     table: str
@@ -39,23 +39,23 @@ class TableFigures:
     bad_rows: int | None = None
     source_counts: Mapping[str, int] = field(default_factory=dict)
     parked: Parked | None = None
-    #: The parking from which the table was last resnapshotted in this run.
+    #: The parking after which the table was last resnapshotted in this run.
     begun: Parked | None = None
-    #: The rows and bytes of its finished chunks, in all runs; None for a table without a snapshot.
+    #: The rows and bytes of the snapshot's finished chunks, in all runs; None for a table without a snapshot.
     amount: SnapshotAmount | None = None
-    #: The progress of its backfill, if there is one.
+    #: The progress of the table's backfill, if one is running.
     backfill: BackfillProgress | None = None
 
     @property
     def rows_about(self) -> int | None:
-        """Return the estimated number of rows of its snapshot: at least those that were read."""
+        """Return the estimated number of rows of the snapshot; at least the number of rows read so far."""
         if self.amount is None or self.amount.estimate is None:
             return None
         return max(self.amount.estimate, self.amount.rows)
 
     @property
     def percent(self) -> float | None:
-        """Return how much of the snapshot is done, in percent.
+        """Return the finished part of the snapshot, in percent.
 
         By rows if they are known, otherwise by chunks. 100 only at its end.
         """
@@ -69,7 +69,7 @@ class TableFigures:
 
 @dataclass(frozen=True, slots=True)
 class Lags:
-    """FLIP-33's lags in milliseconds; None while there is nothing to measure."""
+    """FLIP-33's lags in milliseconds; None if there is nothing to measure."""
 
     fetch_ms: int | None = None
     emit_ms: int | None = None
@@ -78,7 +78,10 @@ class Lags:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLags:
-    """The lags of all partitions together, the number of unread messages, and the watermark lag of the slowest one."""
+    """The lags of all partitions together, with the number of unread messages.
+
+    The watermark lag is that of the slowest partition.
+    """
 
     common: Lags
     pending_records: int | None
@@ -87,7 +90,7 @@ class PartitionLags:
 
 @dataclass(frozen=True, slots=True)
 class ReaderFigures:
-    """One reader: its splits, and how long it spent in each stage.
+    """One reader: its splits, and the seconds that it spent in each stage.
 
     `sealing` is the progress of a long cut, in files and bytes on disk; `paused` are partitions that wait for slower
     ones. Both are None if the reader does not report them. `node` is the name of its spool: ``state`` on the driver's
@@ -109,14 +112,14 @@ class RunProgress:
 
     `bottleneck` is the limiting stage, if it is known: ``rate_limit`` is the rate limit of the source.
 
-    `job` is the status of the source side from which it was made; it is in no line.
+    `job` is the status of the source side from which this value was made; it is not written to lines.
     """
 
     tables: tuple[TableFigures, ...]
     lags: Lags | PartitionLags
     readers: tuple[ReaderFigures, ...]
     bottleneck: str = ""
-    #: Now minus the time up to which the source is in the sink, also while nothing happens; None while unknown.
+    #: Now minus the time up to which the source's changes are in the sink, also while nothing changes; None if unknown.
     behind_ms: int | None = None
     job: JobStatus | None = None
 
@@ -138,9 +141,9 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class StandbyWaiting:
-    """A standby waits, because `holder` has the `state`.
+    """A standby waits, because the driver `holder` has the `state`.
 
-    Another start waits `at_most_s` to see whether it still has it.
+    Another start waits `at_most_s` seconds to see if that driver still has the state.
     """
 
     holder: str
@@ -171,8 +174,9 @@ class TookOver:
 class EnginesAtWork:
     """The engines that read and write at present.
 
-    Ray and Spark are started `due_s` seconds after the run began, if it still runs, and take over; None: they have, or
-    never will. Spark writes epochs of `from_bytes` and more, and the driver's process writes smaller ones.
+    Ray and Spark are started `due_s` seconds after the run began, if it still runs, and take over; None if they have
+    taken over, or never will. Spark writes epochs of at least `from_bytes`, and the driver's process writes smaller
+    ones.
     """
 
     read_by: EngineName = EngineName.DRIVER
@@ -205,8 +209,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class EnginesPromoted:
-    """A run that began in the driver's process has handed its source side over to Ray, `after_s` seconds after it began
-    to read; `Started` names the actors.
+    """A run that began in the driver's process now reads through Ray, since `after_s` seconds after it began to read.
+
+    The event `Started` names the actors.
     """
 
     after_s: float
@@ -219,7 +224,7 @@ class EnginesPromoted:
 class Scaling:
     """The wanted number of `readers`, with the reason.
 
-    `waiting` of them have no node yet, `nodes` are those of the others.
+    `waiting` of them have no node yet; `nodes` has the nodes of the other readers.
     """
 
     readers: int
@@ -237,7 +242,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An epoch is in the sink; `tables` are its rows by table, `engines` say who read and who wrote them."""
+    """An epoch is in the sink. `tables` has its rows by table, `engines` the engines that read and wrote them."""
 
     epoch: int
     tables: Mapping[str, int]
@@ -279,7 +284,7 @@ class Commanded:
 
 @dataclass(frozen=True, slots=True)
 class NewTable:
-    """A table was made, or renamed so that the configuration selects it, and is followed."""
+    """A table that is followed from now on, because it was created, or renamed so that the configuration selects it."""
 
     table: str
 
@@ -301,7 +306,7 @@ class TablePhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDone:
-    """All rows of a table's snapshot are in the sink: `rows`, as its chunks had them in all runs."""
+    """All rows of a table's snapshot are in the sink. `rows` is their number, over all runs."""
 
     table: str
     rows: int | None
@@ -323,8 +328,9 @@ class SnapshotsDone:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChanged:
-    """An epoch is in the sink that brought changes of a table's schema, which its target follows as
-    ``pipeline.schema_change`` says. Names only.
+    """An epoch with changes of a table's schema is in the sink.
+
+    The target follows the changes by ``pipeline.schema_change``. Only names of columns are reported.
     """
 
     table: str
@@ -341,7 +347,7 @@ class SchemaChanged:
 class Recovered:
     """Sink and record agree again, and reading continues after `epoch`.
 
-    `after` is the end of the previous run, or of this one's work; `why` is its description.
+    `after` says how the previous run ended or what this run lost; `why` describes it.
     """
 
     after: After
@@ -362,14 +368,14 @@ def _numbers(epochs: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """A bounded run reached its end; `engines` are those of all its epochs."""
+    """A bounded run reached its end; `engines` has the engines of all its epochs."""
 
     engines: EngineRows = NO_ENGINE_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A run that was told to stop has ended: its rows are committed; `engines` are those of all its epochs."""
+    """A run that was asked to stop has committed its rows and ended; `engines` has the engines of all its epochs."""
 
     engines: EngineRows = NO_ENGINE_ROWS
 
@@ -383,16 +389,17 @@ class Failed:
 
     @classmethod
     def of(cls, error: Exception) -> Failed:
-        from raycdc.runtime.unexpected import error_text  # Only here, because it loads Arrow.
+        from raycdc.runtime.unexpected import error_text  # The import is here, because it loads Arrow.
 
         return cls(type(error).__name__, error_text(error))
 
 
 @dataclass(frozen=True, slots=True)
 class StageStalled:
-    """A stage of a table or split has not moved for `seconds`; inapplicable names are empty, and `reader` is None.
+    """A stage of a table or split has not moved for `seconds`.
 
-    `doing` describes the stage, and `note` is the statement or problem.
+    Names that do not apply are empty, and `reader` is None. `doing` describes the stage, and `note` is the statement or
+    problem.
     """
 
     stage: str
@@ -417,7 +424,7 @@ class StageStalled:
 
 @dataclass(frozen=True, slots=True)
 class StageResumed:
-    """A stage that had stalled moves again, or is over."""
+    """A stalled stage moves again, or has ended."""
 
     stood: StageStalled
 

@@ -1,6 +1,6 @@
 """Chooses the events of a run that are reported, and their texts. Pure: input are events and times, output messages.
 
-Ids belong to the event, not to the message. Facts in the state (a parked table, rows left out) are reported at each
+An id identifies the event, not the message. Facts in the state (a parked table, rows left out) are reported at each
 start, under the same id as before, so that neither a receiver nor `outbox.Sent` takes them for a new event.
 """
 
@@ -43,19 +43,19 @@ from raycdc.observe.notify.messages import TableParkedNotification as TableParke
 from raycdc.observe.status import RunStatus
 from raycdc.source.tables.table_life import ParkedPhase
 
-#: The shortest time between two reports of left-out rows of one table.
+#: The shortest time between two reports of left-out rows of one table, in seconds.
 LEFT_OUT_EVERY_S = 600.0
-#: The source deletes unread parts of its log in less than this, as the alert RaycdcLogAtRisk has it; it is over when
-#: there is a quarter more.
+#: The log retention is at risk if the source deletes unread parts of its log in less than this time, as in the alert
+#: RaycdcLogAtRisk. The risk is over when the time is a quarter longer.
 RETENTION_S = 6 * 3600
 _ENOUGH = 1.25
-#: Standstills are reported by the run's lines; the end of a longer one than this is also a message.
+#: The run's lines report stalls. A message reports only the end of a stall that was longer than this.
 STOOD_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineInfo:
-    """The pipeline of the messages; `state` distinguishes it from another one with its name."""
+    """The pipeline of the messages. `state` distinguishes it from another pipeline of the same name."""
 
     pipeline: str
     state: str
@@ -76,13 +76,13 @@ class EventFilter:
         self._count = 0
 
     def __repr__(self) -> str:
-        return f"News({self._about.pipeline!r})"
+        return f"EventFilter({self._about.pipeline!r})"
 
     def heard(self, event: RunEvent, status: RunStatus, *, now_s: float, at_ms: int) -> list[Message]:
         """Return the messages for an event of the run, which `status` includes already."""
         return [*self._heard(event, status, now_s, at_ms)]
 
-    def room(self, headroom_s: float | None, *, at_ms: int) -> list[Message]:
+    def retention(self, headroom_s: float | None, *, at_ms: int) -> list[Message]:
         """Return the messages for the retention of the unread log, in seconds; None if it is unknown."""
         if headroom_s is None:
             return []
@@ -98,7 +98,7 @@ class EventFilter:
         return []
 
     def ended(self, error: Failed, exit_code: int, status: RunStatus, *, at_ms: int) -> list[Message]:
-        """The same of the error that the run ends with."""
+        """Return the messages for the error that the run ends with."""
         data = EndedWithErrorNotification(error=error.error, exit_code=exit_code)
         text = f"the run has ended with exit code {exit_code}: {error.text}"
         return [
@@ -157,13 +157,13 @@ class EventFilter:
                 pass
 
     def _recovered(self, at_ms: int) -> Iterator[Message]:
-        """Yield the message that the run works again, once its progress shows it."""
+        """Yield the message that the run has recovered, when its progress shows that."""
         recovering, self._recovering = self._recovering, []
         for after, text in recovering:
             yield self._once(NotificationKind.RECOVERED, at_ms, text, RecoveredData(after=after, table=None))
 
     def _rows(self, status: RunStatus, now_s: float, at_ms: int) -> Iterator[Message]:
-        """Yield messages for tables with more left-out rows since their last report, if that was long enough ago."""
+        """Yield a message for each table with more left-out rows, if its last report is old enough."""
         if status.tables.rows_left_out == sum(rows for rows, _ in self._left_out_reported.values()):
             return
         left_out = {name: each.figures.bad_rows or 0 for name, each in status.tables.known.items()}

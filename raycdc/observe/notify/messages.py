@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-# Pydantic, which depends on this package, takes no other TypedDict before Python 3.12.
+# Pydantic, which depends on this package, accepts no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
 
 from raycdc.config.sections.notifications import NotificationKind
@@ -37,7 +37,7 @@ class SnapshotDoneNotification:
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     table: str
-    rows: Annotated[int | None, Field(description="Rows that its chunks had, in all runs; null where nobody knows.")]
+    rows: Annotated[int | None, Field(description="Rows of the snapshot's chunks, in all runs; null if unknown.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SnapshotsDoneNotification:
     """All snapshots of the pipeline's tables are done."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
-    tables: Annotated[int, Field(description="Tables that were read in this run.")]
+    tables: Annotated[int, Field(description="Tables whose snapshots this run finished.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SchemaChangedNotification:
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     table: str
     epoch: int
-    changes: Annotated[list[str], Field(description="Such as add_column note; names only.")]
+    changes: Annotated[list[str], Field(description='Changes such as "add_column note"; names only.')]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class TableParkedNotification:
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     table: str
     reason: str
-    remedy: Annotated[str, Field(description="The way out.")]
+    remedy: Annotated[str, Field(description="The remedy.")]
     since_ms: Annotated[int, Field(description="The commit time of the change that parked it, since 1970.")]
 
 
@@ -75,7 +75,7 @@ class RowsLeftOutNotification:
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     table: str
-    rows: Annotated[int, Field(description="Of this table, in all runs.")]
+    rows: Annotated[int, Field(description="Rows left out of this table, in all runs.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ class RetentionAtRiskNotification:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredNotification:
-    """The pipeline works again."""
+    """The pipeline has recovered from a problem."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     after: Annotated[
         Literal["killed", "error", "take_over", "cluster", "node", "stalled", "parked", "retention"],
-        Field(description="What it recovered from."),
+        Field(description="The problem that is over."),
     ]
-    table: Annotated[str | None, Field(description="Of one table, where it is about one.")]
+    table: Annotated[str | None, Field(description="The table, if the problem concerned one table.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,13 @@ class EndedWithErrorNotification:
     """The run has ended with an error, and the pipeline is down until it is started again."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
-    error: Annotated[str, Field(description="The kind of the error.")]
+    error: Annotated[str, Field(description="The class of the error.")]
     exit_code: int
 
 
 @dataclass(frozen=True, slots=True)
 class TestNotification:
-    """No event: a test of the delivery (``raycdc notify test``)."""
+    """A test of the delivery (``raycdc notify test``); no event happened."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
@@ -131,11 +131,13 @@ class _Body(TypedDict):
     """The keys of every message."""
 
     __pydantic_config__ = _CLOSED  # type: ignore[misc]
-    version: Annotated[Literal[1], Field(description="Goes up when a key changes its meaning or goes away.")]
-    id: Annotated[str, Field(description="The same whenever the same event is told again: a receiver drops repeats.")]
-    timestamp: Annotated[str, Field(description="When it happened: UTC, with milliseconds.")]
-    pipeline: Annotated[str, Field(description="Its name.")]
-    host: Annotated[str, Field(description="The machine that runs it.")]
+    version: Annotated[Literal[1], Field(description="Increases when a key changes its meaning or is removed.")]
+    id: Annotated[
+        str, Field(description="The same id each time the same event is sent, so that a receiver can drop repeats.")
+    ]
+    timestamp: Annotated[str, Field(description="The time of the event: UTC, with milliseconds.")]
+    pipeline: Annotated[str, Field(description="The name of the pipeline.")]
+    host: Annotated[str, Field(description="The machine that runs the pipeline.")]
     text: Annotated[str, Field(description="The message for people.")]
 
 
@@ -233,7 +235,7 @@ class Message:
         return "test" if self.happening is None else str(self.happening)
 
     def body(self) -> bytes:
-        """The bytes that are signed and sent: JSON in UTF-8."""
+        """Return the bytes that are signed and sent: JSON in UTF-8."""
         at = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         document = {
             "version": BODY_VERSION,
@@ -249,12 +251,15 @@ class Message:
 
 
 def message_id(*parts: str | int) -> str:
-    """The id of the event that `parts` name: the same in every run and process."""
+    """Return the id of the event that `parts` identify. It is the same in every run and process."""
     return f"msg_{sha256(json.dumps(parts).encode()).hexdigest()[:32]}"
 
 
 def body_schema() -> JsonSchemaValue:
-    """The JSON Schema of a body, which allows further keys: a later raycdc may write some."""
+    """Return the JSON Schema of a body.
+
+    It allows further keys, because a later raycdc may write some.
+    """
     schema = _adapter().json_schema()
     parts = {name: {**part} for name, part in schema["$defs"].items()}
     for part in parts.values():

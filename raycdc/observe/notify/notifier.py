@@ -1,4 +1,4 @@
-"""The notifications of one run: hears its events on their way, and hands messages to receivers (`outbox`)."""
+"""The notifications of one run: turns its events into messages, and gives these to the receivers (`outbox`)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from raycdc.observe.notify.receivers import CommandReceiver, Webhook
 from raycdc.observe.status import StatusKeeper
 from raycdc.state.location import state_of
 
-#: How often the source is asked for the retention of its log, if a receiver wants it; and in the first minute, while
-#: there is no answer: before the first epoch there is no position.
-ROOM_EVERY_S = 60.0
-FIRST_ROOM_EVERY_S = 5.0
-#: If Ray is lost, Ray ends the process about this soon, with another exit code.
+#: Seconds between two queries of the source's log retention, if a receiver wants it. In the first minute they are more
+#: frequent until there is an answer, because there is no position before the first epoch.
+RETENTION_EVERY_S = 60.0
+FIRST_RETENTION_EVERY_S = 5.0
+#: Seconds to deliver messages when Ray is lost: about then Ray ends the process itself, with another exit code.
 AT_ONCE_S = 1.0
 
 
 def receiver_of(options: NotifyOptions) -> NotificationReceiver:
-    """The receiver of one ``[[notify]]``."""
+    """Return the receiver that one ``[[notify]]`` describes."""
     return CommandReceiver(options) if options.type == "command" else Webhook(options)
 
 
 def test_message(pipeline: str) -> Message:
-    """A message that only tries the way."""
+    """Return a message that only tests the delivery."""
     host, now_ms = socket.gethostname(), _now_ms()
     text = f"{pipeline}: this is a test of notifications; nothing happened"
     return Message(
@@ -45,14 +45,14 @@ def test_message(pipeline: str) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class _Addressee:
-    """One ``[[notify]]`` of a run."""
+    """A receiver of a run, with the kinds of events that it wants."""
 
     wants: frozenset[NotificationKind]
     outbox: NotificationOutbox
 
 
 class Notifier:
-    """The messages of one run. `listen` and `open` are for the run's threads, one at a time.
+    """Sends the messages of one run. `listen` and `open` are called by the run's threads, one at a time.
 
     `ended` or `failed` is called once, at the end of the run, and waits for the longest `end_wait` at most. `warning`
     is called for undelivered messages.
@@ -81,7 +81,7 @@ class Notifier:
         self._log_kept_s = log_kept_s
 
     def listen(self, event: RunEvent) -> None:
-        """An event of the run; returns at once."""
+        """Handle an event of the run; returns immediately."""
         if self._addressees:
             with self._lock:
                 self._put(self._filter.heard(event, self._keeper.status, now_s=time.monotonic(), at_ms=_now_ms()))
@@ -97,7 +97,9 @@ class Notifier:
         self._close(float("inf"))
 
     def failed_at_once(self, error: RaycdcError) -> None:
-        """The process ends with `error` in a moment, whatever it does: it waits for a second at most."""
+        """Send that the run ends with `error`, and wait for at most one second, because the process ends
+        then anyway.
+        """
         self.failed(error, wait_s=AT_ONCE_S)
 
     def failed(self, error: BaseException, *, wait_s: float = float("inf")) -> None:
@@ -142,19 +144,19 @@ class Notifier:
         self._watches = True
 
         def watch() -> None:
-            first_s, kept_s = ROOM_EVERY_S, None
+            first_s, kept_s = RETENTION_EVERY_S, None
             while True:
-                # Others report an unavailable source.
+                # An unavailable source is reported by the readers.
                 with suppress(RaycdcError):
                     kept_s = self._log_kept_s()
                     with self._lock:
-                        self._put(self._filter.room(kept_s, at_ms=_now_ms()))
-                pause_s = FIRST_ROOM_EVERY_S if kept_s is None and first_s > 0 else ROOM_EVERY_S
+                        self._put(self._filter.retention(kept_s, at_ms=_now_ms()))
+                pause_s = FIRST_RETENTION_EVERY_S if kept_s is None and first_s > 0 else RETENTION_EVERY_S
                 first_s -= pause_s
                 if self._closed.wait(pause_s):
                     return
 
-        # A machine without room for a thread ends no run.
+        # If no thread can be started, the run continues without this check.
         with suppress(RuntimeError):
             threading.Thread(target=watch, name="notify room", daemon=True).start()
 

@@ -22,12 +22,13 @@ from raycdc.errors import StateError
 from raycdc.observe.notify.messages import Message
 from raycdc.state.files.folder import LocalFolder
 
-#: The limit of waiting messages for one receiver. Each is a few hundred bytes, and a run has few: so many mean that the
-#: receiver is unavailable for long, and the newest ones are less important than the first.
+#: The maximum number of waiting messages for one receiver. A message has a few hundred bytes, and a run sends few. So
+#: many waiting messages mean that the receiver is unavailable for long; the first ones matter most, so newer ones are
+#: dropped.
 WAITING_MAX = 1000
-#: Ids that are remembered of one receiver.
+#: The number of ids that are remembered per receiver.
 SENT_MAX = 2000
-#: The pauses between tries double from the first to the last.
+#: The pauses between attempts double from the first to the longest.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
 FILE_VERSION = 1
@@ -35,8 +36,9 @@ FILE_NAME = "notified.json"
 
 
 class NotSentError(Exception):
-    """A receiver did not take a message; the text says why, with nothing that is secret. Without `again` it never will.
-    `after_s` is when it asked to be tried again.
+    """Raised if a receiver did not accept a message. The text is the reason, without secrets.
+
+    If `again` is False, another attempt is useless. `after_s` is the pause that the receiver asked for, in seconds.
     """
 
     def __init__(self, text: str, *, again: bool = True, after_s: float = 0.0) -> None:
@@ -46,22 +48,25 @@ class NotSentError(Exception):
 
 
 class NotificationReceiver(Protocol):
-    """Takes one message at a time, in one thread."""
+    """Delivers one message at a time, in one thread."""
 
     @property
     def name(self) -> str:
-        """The receiver for people, without secrets."""
+        """Return the name of the receiver for people, without secrets."""
 
     @property
     def key(self) -> str:
-        """The receiver among all of any configuration, without secrets."""
+        """Return a text that identifies the receiver among those of any configuration, without secrets."""
 
     def send(self, message: Message) -> None:
-        """Blocks for the receiver's timeout at most. Raises `NotSentError` if it was not taken."""
+        """Send the message. Blocks for the receiver's timeout at most.
+
+        Raises `NotSentError` if the receiver did not accept it.
+        """
 
 
 class OfOptions:
-    """A `NotificationReceiver` as one ``[[notify]]`` describes it, except for its `send`."""
+    """The base class of receivers, made from one ``[[notify]]``; subclasses have the method `send`."""
 
     def __init__(self, options: NotifyOptions) -> None:
         self._options = options
@@ -80,9 +85,10 @@ class OfOptions:
 
 
 class Sent:
-    """The ids that receivers have accepted, in a file that is read at its first use. Thread-safe.
+    """The ids of messages that receivers have accepted. Thread-safe.
 
-    A driver that waits for another one's state cannot know earlier which ids that driver sends.
+    They are in a file, which is read at the first use: while a driver waits for the state of another one, that driver
+    may still send messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -101,7 +107,10 @@ class Sent:
         return message in self._ids.get(receiver, ())
 
     def add(self, receiver: str, message: str) -> None:
-        """A file that cannot be written costs nothing but a repeated message."""
+        """Remember that the receiver has accepted the message.
+
+        An error of the file is ignored, because it causes only a repeated message.
+        """
         with self._lock:
             self._read()
             self._ids[receiver] = [*self._ids.get(receiver, ()), message][-SENT_MAX:]
@@ -128,8 +137,10 @@ class DeliveryLimits:
 
 
 class NotificationOutbox:
-    """See the module's docstring. `put` and `close` are for any thread; `warn` is called by the outbox's own thread
-    and, at the end, by that of `close`.
+    """Sends the messages of one receiver, in their order.
+
+    `put` and `close` may be called by any thread. `warn` is called by the outbox's own thread and, at the end, by the
+    thread that calls `close`.
     """
 
     def __init__(
@@ -157,7 +168,10 @@ class NotificationOutbox:
         return f"Outbox({self._receiver.name!r}, {len(self._waiting)} waiting)"
 
     def put(self, message: Message) -> None:
-        """Queue a message to send; returns immediately. A sent or waiting one is dropped."""
+        """Queue a message to send; returns immediately.
+
+        A message that was sent or is waiting is not queued again.
+        """
         with self._changed:
             if message.id in self._known or self._sent.has(self._receiver.key, message.id):
                 return
@@ -168,20 +182,21 @@ class NotificationOutbox:
             self._waiting.append(message)
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="notify", daemon=True)
-                # If no thread can be started, the next message tries again, and the end reports the waiting ones.
+                # If no thread can be started, the next message tries again, and the end of the run reports the waiting
+                # ones.
                 with suppress(RuntimeError):
                     thread.start()
                     self._thread = thread
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Accept no more messages; waiting ones are tried immediately, without pauses."""
+        """Accept no more messages; the waiting ones are sent immediately, without pauses."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     def wait(self, until_s: float) -> None:
-        """Wait until all messages were sent or given up, until `until_s` of the clock at most.
+        """Wait until all messages were sent or dropped, or until the clock shows `until_s`.
 
         Then report the unsent ones.
         """
@@ -209,7 +224,7 @@ class NotificationOutbox:
                 self._changed.notify_all()
 
     def _next(self) -> Message | None:
-        """The next message, which stays in the queue while it is sent; None when no more come."""
+        """Return the next message, which stays in the queue while it is sent; None if no more messages follow."""
         with self._changed:
             while not self._waiting:
                 if self._closing:
@@ -218,7 +233,7 @@ class NotificationOutbox:
             return self._waiting[0]
 
     def _deliver(self, message: Message) -> None:
-        """Send it, or tell why it is given up."""
+        """Send the message, with retries; report if it is dropped."""
         began_s, pause_s = self._clock(), FIRST_PAUSE_S
         while True:
             try:
@@ -237,9 +252,9 @@ class NotificationOutbox:
                 return
 
     def _pause(self, seconds: float, message: Message) -> bool:
-        """Wait before the next try; False if the run has dropped the message.
+        """Wait before the next attempt. Return False if the message was removed from the queue meanwhile.
 
-        The end of the run cuts it short; from then on there is a try each second.
+        The end of the run ends the pause; from then on there is an attempt each second.
         """
         with self._changed:
             closing = self._closing
@@ -254,5 +269,5 @@ class NotificationOutbox:
     def _give_up(self, message: Message, why: str) -> None:
         with self._changed:
             if not self._is_next(message):
-                return  # The end of the run reports it.
+                return  # The end of the run has reported it.
         self._warn(f"The notification {message.type} was not taken by {self._receiver.name}, and is dropped: {why}.")

@@ -30,26 +30,30 @@ from raycdc.config.sections.notifications import NotifyOptions
 from raycdc.observe.notify.messages import Message
 from raycdc.observe.notify.outbox import NotSentError, OfOptions
 
-#: Answers of a client's mistake that time may heal: timeout, too early, too many requests (RFC 9110, 8470, 6585).
+#: Client errors that may disappear with time: timeout, too early, too many requests (RFC 9110, 8470, 6585).
 _LATER = (408, 425, 429)
-#: Answers for an address or a signature that was valid before, and may be again after it is read again.
+#: Client errors that may disappear after the secrets were read again: the address or the signature may have been
+#: changed.
 _REFUSED = (401, 403)
-#: The time limits in seconds of refusals with unchanged secrets, and with secrets that changed each time. Later
-#: messages, which wait meanwhile, are then refused once and dropped, until one is accepted.
+#: After these seconds a message is dropped, if all attempts were refused: with unchanged secrets, and with secrets that
+#: changed each time. Later messages are then tried once, until the receiver accepts one.
 SAME_FOR_S, REFUSED_FOR_S = 60.0, 300.0
-#: How often a connection is checked against its deadline.
+#: Seconds between two checks of a connection against its deadline.
 _POLL_S = 0.5
 
 
 def signature(key: bytes, message_id: str, at_s: int, body: bytes) -> str:
-    """The value of ``webhook-signature``."""
+    """Return the value of the header ``webhook-signature``."""
     signed = b".".join((message_id.encode(), str(at_s).encode(), body))
     return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """The receiver has refused messages since `first_s`, and the present `texts` since `since_s`."""
+    """Refusals in a row.
+
+    The receiver has refused messages since `first_s`, and with the present secrets `texts` since `since_s`.
+    """
 
     first_s: float
     since_s: float
@@ -57,7 +61,7 @@ class _Refused:
 
 
 class Webhook(OfOptions):
-    """A `raycdc.observe.notify.outbox.NotificationReceiver`."""
+    """Sends messages by HTTP POST; a `raycdc.observe.notify.outbox.NotificationReceiver`."""
 
     def __init__(self, options: NotifyOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(options)
@@ -65,10 +69,10 @@ class Webhook(OfOptions):
         self._refused: _Refused | None = None
 
     def send(self, message: Message) -> None:
-        """See `Receiver.send`."""
+        """Send the message as `NotificationReceiver.send` describes."""
         try:
             options = self._options.now()
-        except ValueError:  # its text may show them
+        except ValueError:  # The error's text may show the address or the secret.
             raise NotSentError("its url or secret has become one that cannot be used") from None
         url, body, now_s = urlsplit(options.url.reveal()), message.body(), int(time.time())
         headers = {
@@ -121,7 +125,7 @@ class Webhook(OfOptions):
 
 
 class _Deadline:
-    """Shuts a connection at its deadline, and says that it was so."""
+    """Shuts a connection at its deadline, and records that it did."""
 
     def __init__(self, connection: http.client.HTTPConnection, timeout_s: float) -> None:
         self._connection = connection
@@ -134,14 +138,14 @@ class _Deadline:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._over.set()
-        # Headers that end there look like an answer.
+        # If the connection was shut within the headers, the library takes them for a complete answer.
         if self._passed and (error is None or isinstance(error, Exception)):
             raise TimeoutError from error
 
     def _watch(self) -> None:
         wait_s = self._timeout_s
         while not self._over.wait(wait_s):
-            # Again and again: a connection that is being made has no socket yet.
+            # The check is repeated, because a connection that is being opened has no socket yet.
             self._passed, wait_s = True, _POLL_S
             if (connected := self._connection.sock) is not None:
                 with suppress(OSError):
@@ -155,13 +159,16 @@ def _after_s(answer: http.client.HTTPResponse) -> float:
 
 
 class CommandReceiver(OfOptions):
-    """A `raycdc.observe.notify.outbox.NotificationReceiver`.
+    """Runs a program for each message; a `raycdc.observe.notify.outbox.NotificationReceiver`.
 
-    A program in its own session, which is killed as a whole.
+    The program has its own session, so that it can be killed with all its children.
     """
 
     def send(self, message: Message) -> None:
-        """Send the message as in `Receiver.send`. The program's output is discarded."""
+        """Run the program with the message, as `NotificationReceiver.send` describes.
+
+        The program's output is discarded.
+        """
         environment = {
             **os.environ,
             "RAYCDC_EVENT": message.type,
@@ -182,7 +189,7 @@ class CommandReceiver(OfOptions):
         try:
             process.communicate(message.body(), timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
-            # It is not reaped yet, so no other process has its id.
+            # The process is not reaped yet, so no other process has its id.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()

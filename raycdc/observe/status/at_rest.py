@@ -33,7 +33,10 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 def status_at_rest(
     store: CheckpointStore, said: str, position_text: Callable[[Position], str], *, runs: bool = False
 ) -> Status:
-    """The document; `said` are the words for who says so. With `runs` there is a run that cannot be asked."""
+    """Return the status as of the state.
+
+    `said` names the origin of the status for people. With `runs`, a run exists but cannot be asked.
+    """
     manifest, record = store.last_manifest(), store.last_commit()
     state = stream_of(manifest)
     tables: tuple[TableReport, ...] = ()

@@ -1,7 +1,7 @@
 """The status of a running pipeline as documents: `Status` and its parts, made from a `RunStatus` on request.
 
-Each is a function of one frozen value, so making a document blocks nothing, and events of the run are processed
-meanwhile. The cost grows with the number of chosen tables.
+Each document is made from one frozen value, without locks, so the run processes events meanwhile. The cost grows with
+the number of chosen tables.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.tables.table_life import Parked
 
-#: A pipeline that is less behind than this has no bottleneck except the length of its epochs.
+#: A pipeline with a lag below this has no bottleneck other than the length of its epochs.
 KEEPS_UP_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class StatusDocuments:
-    """Makes the documents of one run, for any thread. `position_text` writes a parked table's position for people;
-    `log_retention` asks the source, and may take a moment.
+    """Makes the documents of one run. Any thread may call it.
+
+    `position_text` formats a parked table's position for people; `log_retention` queries the source, and may block for
+    a moment.
     """
 
     keeper: StatusKeeper
@@ -55,8 +57,8 @@ class StatusDocuments:
     position_text: Callable[[Parked], str] = lambda _: ""
 
     def status(self, chosen: Chosen = EVERY_TABLE) -> Status:
-        """The document of now, with the tables that are `chosen`."""
-        room = self.log_retention()
+        """Return the present status, with the `chosen` tables."""
+        retention = self.log_retention()
         status, now = self.keeper.status, self.keeper.now()
         names, next_after = chosen_names(status.tables, chosen)
         return Status(
@@ -67,7 +69,7 @@ class StatusDocuments:
             said=f"process {status.run.pid} on {status.run.host}, which runs the pipeline",
             sink=status.run.sink,
             run=_run(status),
-            job=_job(status, room, now.s),
+            job=_job(status, retention, now.s),
             tables=tuple(self._table(status, name, now) for name in names),
             next_after=next_after,
         )
@@ -102,12 +104,12 @@ class StatusDocuments:
 
 
 def chosen_names(tables: RunTables, chosen: Chosen) -> tuple[list[str], str | None]:
-    """The names of the tables that are chosen, and the last one where more would be."""
+    """Return the names of the chosen tables, and the last of them if more tables follow, else an empty text."""
     known = tables.known
     if chosen.table:
         return ([chosen.table] if chosen.table in known else []), None
     if chosen.first:
-        # Of many tables only few are in a phase that is shown first.
+        # Only few of many tables are in a phase that is shown first.
         count = tables.phases.get(chosen.first, 0)
         ahead = [*islice((name for name in tables.names if known[name].figures.phase == chosen.first), count)]
         names = chain(ahead, (name for name in tables.names if known[name].figures.phase != chosen.first))
@@ -159,7 +161,7 @@ def _job(status: RunStatus, room: LogRetention | None, now_s: float) -> JobRepor
 
 
 def _resuming(job: JobStatus | None, now_ms: int) -> ResumingReport | None:
-    """Return the problem that delays the resumed tables; one second reader serves all of them."""
+    """Return the problem that delays the resumed tables. One second reader of the log serves all of them."""
     readers = () if job is None else job.readers
     outage = next(
         (reader.metrics.catch_up_outage for reader in readers if reader.metrics.catch_up_outage is not None), None

@@ -19,26 +19,28 @@ from pydantic import Field
 from raycdc.observe.events import Committed, RunEvent, SchemaChanged
 from raycdc.observe.status import Moment, StatusKeeper
 
-#: The seconds of a sample, and how many are kept: five minutes, an hour, a day.
+#: The seconds of each step, and the number of its samples that are kept: five minutes, an hour, a day.
 STEPS = ((1, 300), (10, 360), (120, 720))
-#: The limits of remembered epochs, each with its largest tables, and of schema changes.
+#: The maximum number of remembered epochs, of largest tables per epoch, and of schema changes.
 EPOCHS_MAX = 300
 CHANGES_MAX = 200
-#: The longest time between epochs at which rows still count as flowing.
+#: The longest time between two epochs in which the rate of committed rows is not yet 0.
 PATIENT_S = 5.0
 TABLES_OF_EPOCH_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Samples from one moment on, one column each, oldest first; steps without data are left out."""
+    """The samples of one step from a moment on, as columns, oldest first. Steps without data have no sample."""
 
     step_seconds: int
-    count: Annotated[int, Field(description="Samples that this run has taken so far; the newest are here.")]
+    count: Annotated[
+        int, Field(description="Number of samples that this run has taken so far, including those that are not here.")
+    ]
     at_ms: tuple[int, ...]
-    read_per_second: Annotated[tuple[float | None, ...], Field(description="Rows read, lately.")]
-    committed_per_second: Annotated[tuple[float | None, ...], Field(description="Rows committed, lately.")]
-    lag_ms: Annotated[tuple[int | None, ...], Field(description="The longest of the step.")]
+    read_per_second: Annotated[tuple[float | None, ...], Field(description="Rows read per second.")]
+    committed_per_second: Annotated[tuple[float | None, ...], Field(description="Rows committed per second.")]
+    lag_ms: Annotated[tuple[int | None, ...], Field(description="The longest lag of the step.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,12 @@ class EpochReport:
     """An epoch that this run wrote."""
 
     epoch: int
-    at_ms: Annotated[int, Field(description="When it was recorded.")]
+    at_ms: Annotated[int, Field(description="The time of its record.")]
     rows: int
-    staging_seconds: Annotated[float, Field(description="How long its rows were written.")]
-    commit_seconds: Annotated[float, Field(description="How long the sink took to record it.")]
-    tables: Annotated[int, Field(description="Tables that it has rows of.")]
-    largest: Annotated[tuple[tuple[str, int], ...], Field(description="Those with most rows.")]
+    staging_seconds: Annotated[float, Field(description="Time to write its rows.")]
+    commit_seconds: Annotated[float, Field(description="Time to record it in the sink.")]
+    tables: Annotated[int, Field(description="Number of tables with rows in the epoch.")]
+    largest: Annotated[tuple[tuple[str, int], ...], Field(description="The tables with the most rows.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ class ChangeReport:
     epoch: int
     table: str
     target: str
-    changes: Annotated[tuple[str, ...], Field(description="In words, with names of columns and no value.")]
+    changes: Annotated[
+        tuple[str, ...], Field(description="The changes for people, with names of columns and no values.")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class _Ring:
         self._seen.append(sample)
 
     def since(self, count: int) -> Series:
-        """Return the samples after the first `count`, if they are still kept."""
+        """Return the samples after the first `count`, as far as they are still kept."""
         new = min(max(0, self.count - count), len(self._kept))
         samples = [*islice(self._kept, len(self._kept) - new, None)]
         return Series(
@@ -107,8 +111,9 @@ class _Ring:
 
 
 class _CommitRate:
-    """Rows committed a second: those of the last second or more over the time that they took; none after twice that
-    time without others.
+    """The rate of committed rows: the rows of the last period of at least one second, divided by its length.
+
+    The rate is 0 when no epoch came for twice that length.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -130,7 +135,7 @@ class _CommitRate:
 
 
 def _summed_up(samples: list[_Sample]) -> _Sample:
-    """Return one sample for several: the means of rates, and the longest lag."""
+    """Return one sample for several: the means of their rates, and their longest lag."""
     lags = [each.lag_ms for each in samples if each.lag_ms is not None]
     return _Sample(
         samples[0].at_ms,
@@ -146,7 +151,7 @@ def _mean(rates: list[float | None]) -> float | None:
 
 
 class History:
-    """See the module's docstring. `listen` is called by one thread at a time, the rest by any."""
+    """The history of one run. `listen` is called by one thread at a time; any thread may call the other methods."""
 
     def __init__(self, keeper: StatusKeeper) -> None:
         self._keeper = keeper
@@ -162,7 +167,7 @@ class History:
         return f"History({self._epochs_count} epochs)"
 
     def listen(self, event: RunEvent) -> None:
-        """An event of the run, which the keeper of its status has heard."""
+        """Add an event of the run; the keeper of the run's status gets the event before."""
         now = self._keeper.now()
         now_s = now.s
         if isinstance(event, Committed):
@@ -197,17 +202,17 @@ class History:
             self._epochs_count += 1
 
     def series(self, counts: tuple[int, ...]) -> tuple[Series, ...]:
-        """Return the samples of each step after its first `counts`."""
+        """Return the samples of each step after the first `counts` ones."""
         with self._lock:
             return tuple(ring.since(count) for ring, count in zip(self._rings, counts, strict=True))
 
     def epochs(self, count: int) -> tuple[int, tuple[EpochReport, ...]]:
-        """Return the number of epochs, and those after the first `count` that are still kept, oldest first."""
+        """Return the number of epochs so far, and those after the first `count` that are still kept, oldest first."""
         with self._lock:
             new = min(max(0, self._epochs_count - count), len(self._epochs))
             return self._epochs_count, tuple(islice(self._epochs, len(self._epochs) - new, None))
 
     def changes(self) -> tuple[ChangeReport, ...]:
-        """The newest changes of schemas, oldest first."""
+        """Return the newest schema changes, oldest first."""
         with self._lock:
             return tuple(self._changes)

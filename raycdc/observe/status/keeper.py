@@ -11,7 +11,10 @@ from raycdc.observe.status.status import Moment, RunProcess, RunStatus
 
 
 class StatusKeeper:
-    """`listen` is called by one thread at a time, as the first of a run's listeners; everything else by any thread."""
+    """Keeps the status of a run. `listen` is called by one thread at a time, as the first of the run's listeners.
+
+    Any thread may call the other methods.
+    """
 
     def __init__(
         self,
@@ -26,7 +29,7 @@ class StatusKeeper:
 
     @classmethod
     def of(cls, config: PipelineConfig, *, local: bool) -> StatusKeeper:
-        """Keep the status of a run of `config` in this process, from now on."""
+        """Return a keeper for a run of `config` in this process, which begins now."""
         sink = config.sink
         where = f"{sink.type} {sink.store or sink.folder}".strip()
         return cls(RunProcess.here(config.pipeline.name, where, local=local))
@@ -36,29 +39,35 @@ class StatusKeeper:
 
     @property
     def status(self) -> RunStatus:
-        """The status after the newest event."""
+        """Return the status after the newest event."""
         return self._status
 
     def now(self) -> Moment:
-        """The time by the clocks that the status is kept with."""
+        """Return the present time, by the clocks of this keeper."""
         return Moment(self._clock(), self._wall_ms())
 
     def listen(self, event: RunEvent) -> None:
-        """An event of the run."""
+        """Update the status with an event of the run."""
         self._status = self._status.after(event, self.now())
 
     def ended(self, error: BaseException | None = None) -> None:
-        """Note an end without an event: with `error`, which the caller of the run gets, or as it closed the run."""
+        """Note an end of the run without an event.
+
+        The run ended by `error`, which its caller gets, or, if that is None, because the caller closed the run.
+        """
         self._status = self._status.after_end(error, self.now())
 
     def moved(self) -> None:
-        """Note that the driver's work moved, or the run checked its processes; no figure of the status changed."""
+        """Note that the driver's work progressed or that the run checked its processes.
+
+        No figure of the status changes.
+        """
         self._moved_s = self._clock()
 
     def silent_s(self) -> float:
         """Return for how many seconds a running run has neither checked its processes nor reported any progress.
 
-        It is 0 while the run starts, waits or ends, which have no time limit.
+        It is 0 while the run starts, waits or ends, because these have no time limit.
         """
         status = self._status
         return self._clock() - max(status.heard.s, self._moved_s) if status.step == "running" else 0.0

@@ -1,8 +1,8 @@
-"""The status of a pipeline as one document: what ``raycdc status --json`` prints and ``GET /v1/status`` answers.
+"""The status of a pipeline as one document, which ``raycdc status --json`` prints and ``GET /v1/status`` returns.
 
-Keys are in snake case with their units, times are milliseconds since 1970 in UTC. None is an unknown figure; none is
-made up. `VERSION` goes up when a key changes its meaning or goes away; new keys come without. Names of tables are as
-the state has them. No text holds a secret or a value of a row.
+Keys are in snake case with their units, times are milliseconds since 1970 in UTC. None means that a figure is unknown.
+`VERSION` increases when a key changes its meaning or is removed, but not for new keys. Names of tables are those in the
+state. No text contains a secret or a value of a row.
 """
 
 from __future__ import annotations
@@ -29,26 +29,28 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ParkedReport:
-    """Why a table is not followed, or begins again, and where in the log it stopped."""
+    """The reason why a table is not followed or is resnapshotted, and the position where it stopped."""
 
     reason: str
-    again: Annotated[bool, Field(description="Whether it begins again with a new snapshot, by itself.")]
-    at_ms: Annotated[int, Field(description="Since when.")]
+    again: Annotated[bool, Field(description="True if the table is resnapshotted automatically.")]
+    at_ms: Annotated[int, Field(description="The time since which it is so.")]
     position: Annotated[str, Field(description="The position in the log, as the source writes it.")] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
-    """The progress of a table's snapshot. Estimates are the source's own, made when the table was found."""
+    """The progress of a table's snapshot. Estimates come from the source, when the table was found."""
 
     chunks_done: int
     chunks_total: Annotated[int | None, Field(description="Chunks that are known so far; more may come.")]
-    rows_done: Annotated[int | None, Field(description="Rows that its chunks had, in all runs.")] = None
-    rows_estimated: Annotated[int | None, Field(description="Rows of the table, as the source estimates.")] = None
-    bytes_done: Annotated[int | None, Field(description="As they are on their way: Arrow, without compression.")] = None
-    bytes_estimated: Annotated[int | None, Field(description="By the mean of the rows so far.")] = None
-    percent: Annotated[float | None, Field(description="By rows where they are known, else by chunks.")] = None
-    eta_seconds: Annotated[float | None, Field(description="How long it will still take at the rate of now.")] = None
+    rows_done: Annotated[int | None, Field(description="Rows of the snapshot's chunks, in all runs.")] = None
+    rows_estimated: Annotated[int | None, Field(description="Rows of the table, estimated by the source.")] = None
+    bytes_done: Annotated[
+        int | None, Field(description="Bytes of the rows in Arrow's format, without compression.")
+    ] = None
+    bytes_estimated: Annotated[int | None, Field(description="Estimated by the mean size of the rows so far.")] = None
+    percent: Annotated[float | None, Field(description="Percentage by rows if they are known, else by chunks.")] = None
+    eta_seconds: Annotated[float | None, Field(description="Remaining seconds at the present rate.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +58,21 @@ class BackfillReport:
     """The progress of a table's backfill: rows that meet a predicate, or have given keys, are read again."""
 
     chunks_done: int
-    chunks_total: Annotated[int | None, Field(description="As far as is known; null before they are planned.")]
+    chunks_total: Annotated[int | None, Field(description="Chunks known so far; null before they are planned.")]
     rows_done: Annotated[int, Field(description="Rows that were read again, in all runs.")]
-    percent: Annotated[float | None, Field(description="By chunks.")] = None
-    eta_seconds: Annotated[float | None, Field(description="How long it will still take at the rate of now.")] = None
+    percent: Annotated[float | None, Field(description="Percentage of finished chunks.")] = None
+    eta_seconds: Annotated[float | None, Field(description="Remaining seconds at the present rate.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class ResumingReport:
     """The problem that delays resumed tables: the second reader of the log failed, and is retried."""
 
-    tries: Annotated[int, Field(description="How often it was tried since anything came.")]
+    tries: Annotated[int, Field(description="Attempts since the last rows came.")]
     error: str
-    until_ms: Annotated[int, Field(description="Until when it is tried; then the table is parked, and may go on.")]
+    until_ms: Annotated[
+        int, Field(description="The time of the last attempt; after it the table is parked, and can be resumed again.")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +83,28 @@ class TableReport:
     phase: Annotated[
         str, Field(description="pending, snapshot, stream, resuming, paused, removed, ended, parked or new")
     ]
-    targets: Annotated[tuple[str, ...], Field(description="Where its rows go.")] = ()
-    snapshot: Annotated[SnapshotReport | None, Field(description="None for a table without one.")] = None
+    targets: Annotated[tuple[str, ...], Field(description="Targets of the table.")] = ()
+    snapshot: Annotated[SnapshotReport | None, Field(description="Null for a table without a snapshot.")] = None
     rows: Annotated[int | None, Field(description="Rows sealed in this run, of chunks and of the log.")] = None
     rows_per_second: float | None = None
     last_commit: CommitReport | None = None
     lag_ms: Annotated[
-        int | None,
-        Field(description="Now minus the time up to which the source is in the target; also while idle."),
+        int | None, Field(description="Now minus the time up to which the source's changes are in the target.")
     ] = None
     parked: ParkedReport | None = None
-    rows_left_out: Annotated[int | None, Field(description="By pipeline.on_bad_record, in all runs.")] = None
+    rows_left_out: Annotated[int | None, Field(description="Rows left out by pipeline.on_bad_record, in all runs.")] = (
+        None
+    )
     values_lost: Annotated[int | None, Field(description="Values that the target cannot hold, in all runs.")] = None
-    asked: Annotated[str | None, Field(description="A request that acts at the next start.")] = None
-    backfill: Annotated[BackfillReport | None, Field(description="None while none goes on.")] = None
+    asked: Annotated[str | None, Field(description="A request that is carried out at the next start.")] = None
+    backfill: Annotated[BackfillReport | None, Field(description="Null while no backfill runs.")] = None
     resuming: Annotated[
-        ResumingReport | None, Field(description="Of a table that goes on: what holds it up, if anything does.")
+        ResumingReport | None, Field(description="The problem that delays a resumed table, if there is one.")
     ] = None
 
 
 def backfill_report(progress: BackfillProgress, *, chunks_per_s: float | None = None) -> BackfillReport:
-    """Return the progress of a backfill that reads `chunks_per_s`."""
+    """Return the progress of a backfill that reads `chunks_per_s` chunks per second."""
     left, percent = progress.chunks_total - progress.chunks_done, progress.percent
     return BackfillReport(
         chunks_done=progress.chunks_done,
@@ -118,9 +123,9 @@ class ReaderReport:
     node: Annotated[str, Field(description="'state' is the node of the driver.")]
     pid: int
     reads_log: bool
-    chunks: Annotated[int, Field(description="Chunks that it reads now.")]
+    chunks: Annotated[int, Field(description="Chunks that the reader reads now.")]
     partitions: int
-    open_bytes: Annotated[int, Field(description="Read, and not sealed yet.")]
+    open_bytes: Annotated[int, Field(description="Bytes that were read and are not sealed yet.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,47 +133,47 @@ class Backlog:
     """The unread part of the log, and how long the source keeps it."""
 
     bytes: int | None = None
-    records: Annotated[int | None, Field(description="Of topics.")] = None
-    seconds: Annotated[float | None, Field(description="How long it will take at the rate of now.")] = None
+    records: Annotated[int | None, Field(description="Unread messages of topics.")] = None
+    seconds: Annotated[float | None, Field(description="Seconds to read the unread part at the present rate.")] = None
     retention_headroom_seconds: Annotated[
-        float | None, Field(description="How long the source keeps what is not read yet, at least.")
+        float | None, Field(description="Minimum time for which the source still keeps the unread log.")
     ] = None
     kept_until_deleted: Annotated[
-        bool | None, Field(description="Whether the source keeps its log until somebody deletes it by hand.")
+        bool | None, Field(description="True if the source keeps its log until it is deleted manually.")
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """FLIP-33's lags of the source, in milliseconds; None while there is nothing to measure."""
+    """FLIP-33's lags of the source, in milliseconds; None if there is nothing to measure."""
 
     current_fetch_event_time_lag_ms: Annotated[
-        int | None, Field(description="From a change's own time until a reader had it.")
+        int | None, Field(description="From the time of a change until a reader received it.")
     ] = None
     current_emit_event_time_lag_ms: Annotated[
-        int | None, Field(description="From a change's own time until it was in the sink.")
+        int | None, Field(description="From the time of a change until it was in the sink.")
     ] = None
-    source_idle_time_ms: Annotated[int | None, Field(description="How long nothing has come.")] = None
+    source_idle_time_ms: Annotated[int | None, Field(description="Time since the last change.")] = None
     pending_records: Annotated[int | None, Field(description="Unread messages of topics.")] = None
-    watermark_lag_ms: Annotated[int | None, Field(description="Of the slowest partition of topics.")] = None
+    watermark_lag_ms: Annotated[int | None, Field(description="The lag of the slowest partition of topics.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """The counts of this run so far. `tables` are its tables by phase."""
+    """The counts of this run so far. `tables` is the number of its tables in each phase."""
 
     commits: int = 0
     rows_committed: int = 0
     warnings: int = 0
     errors: int = 0
-    rows_left_out: Annotated[int, Field(description="By pipeline.on_bad_record, in all runs.")] = 0
+    rows_left_out: Annotated[int, Field(description="Rows left out by pipeline.on_bad_record, in all runs.")] = 0
     values_lost: Annotated[int, Field(description="Values that targets cannot hold, in all runs.")] = 0
     tables: Annotated[Mapping[str, int], Field(description="Tables by phase.")] = field(default_factory=dict)
     rows_read_by: Annotated[
-        Mapping[str, int], Field(description="Committed rows by who read them in this run: driver or ray.")
+        Mapping[str, int], Field(description="Committed rows of this run by the engine that read them: driver or ray.")
     ] = field(default_factory=dict)
     rows_written_by: Annotated[
-        Mapping[str, int], Field(description="Rows of all targets by who wrote them: driver or spark.")
+        Mapping[str, int], Field(description="Rows of all targets by the engine that wrote them: driver or spark.")
     ] = field(default_factory=dict)
 
 
@@ -179,13 +184,15 @@ class RunReport:
     host: str
     pid: int
     started_ms: int
-    step: Annotated[str, Field(description="starting, waiting, running, stopping or ended; or the step of its start.")]
+    step: Annotated[str, Field(description="starting, waiting, running, stopping or ended; or a step of the start.")]
     local: bool | None = None
     read_by: Annotated[
-        str | None, Field(description="Who reads now: driver (this process: without Ray, or until it is up) or ray.")
+        str | None,
+        Field(description="The engine that reads now: driver (this process, without Ray or until Ray is up) or ray."),
     ] = None
     written_by: Annotated[
-        str | None, Field(description="Who writes now: driver, or spark (epochs of spark.from_bytes and more).")
+        str | None,
+        Field(description="The engine that writes now: driver, or spark (epochs of at least spark.from_bytes)."),
     ] = None
 
 
@@ -193,22 +200,22 @@ class RunReport:
 class EndReport:
     """The end of the last run of a state that is not in use.
 
-    All null if it is unknown, because of a kill or a lost machine.
+    All fields are null if the end is unknown, for example because the run was killed.
     """
 
     at_ms: int | None = None
-    exit_code: Annotated[int | None, Field(description="The process's: 0 where it ended in order.")] = None
-    error: Annotated[str | None, Field(description="The class of the error that ended it.")] = None
+    exit_code: Annotated[int | None, Field(description="The exit code of the process; 0 after an orderly end.")] = None
+    error: Annotated[str | None, Field(description="The class of the error that ended the run.")] = None
     text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """The pipeline as a whole."""
+    """The status of the pipeline as a whole."""
 
     readers: tuple[ReaderReport, ...] = ()
     nodes: Annotated[Mapping[str, int], Field(description="Readers by node.")] = field(default_factory=dict)
-    chunks_waiting: Annotated[int | None, Field(description="That no reader has yet; at least so many.")] = None
+    chunks_waiting: Annotated[int | None, Field(description="Minimum number of chunks that no reader has yet.")] = None
     rows_per_second: float | None = None
     last_commit: CommitReport | None = None
     lag_ms: int | None = None
@@ -240,29 +247,35 @@ EVERY_TABLE = Chosen()
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """See the module's docstring."""
+    """The status document."""
 
     version: int
-    at_ms: Annotated[int, Field(description="When it was so.")]
+    at_ms: Annotated[int, Field(description="The time of this status.")]
     pipeline: str
-    running: Annotated[bool, Field(description="Whether a run told it; otherwise the state did.")]
-    said: Annotated[str, Field(description="Who told it, in words.")]
-    sink: Annotated[str | None, Field(description="Type and location; None where the state alone answers.")]
+    running: Annotated[
+        bool, Field(description="True if the status comes from a run, false if it comes from the state.")
+    ]
+    said: Annotated[str, Field(description="The origin of the status, for people.")]
+    sink: Annotated[
+        str | None, Field(description="Type and location of the sink; null if the status comes from the state.")
+    ]
     run: RunReport | None
     job: JobReport
     tables: tuple[TableReport, ...]
     next_after: Annotated[
-        str | None, Field(description="With limit: the after= of the next page; null where no table is left.")
+        str | None, Field(description="With limit: the value of after= for the next page; null if no tables are left.")
     ] = None
-    last_end: Annotated[EndReport | None, Field(description="Of a state at rest: how its last run ended.")] = None
+    last_end: Annotated[
+        EndReport | None, Field(description="The end of the last run; only if the pipeline is not running.")
+    ] = None
 
     def to_json(self) -> bytes:
-        """The document, in UTF-8."""
+        """Return the document as UTF-8."""
         return _adapter().dump_json(self)
 
     @classmethod
     def from_json(cls, data: bytes) -> Status:
-        """Raise `StateError` if a newer raycdc wrote it."""
+        """Parse a document. Raises `StateError` if a newer raycdc wrote it."""
         version = json.loads(data).get("version", 0)
         if version > VERSION:
             raise StateError(
@@ -273,7 +286,7 @@ class Status:
 
 
 def schema() -> JsonSchemaValue:
-    """The JSON Schema of `Status`; its parts are referred to as OpenAPI wants it."""
+    """Return the JSON Schema of `Status`; references to its parts have the form that OpenAPI needs."""
     return _adapter().json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
 
 

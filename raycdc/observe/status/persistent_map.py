@@ -1,8 +1,8 @@
-"""An immutable mapping of which a changed version shares all that did not change: a persistent map of two levels.
+"""An immutable mapping that shares the unchanged part with its changed versions: a persistent map of two levels.
 
 A status of 100,000 tables is replaced twice a second, and readers keep old ones. `PersistentMap.with_changes` copies
-the references to its buckets and each bucket that has a changed key, so a change of a few keys costs microseconds,
-however many keys there are. Iteration has no order of its own.
+the references to its buckets and each bucket that has a changed key, so a change of a few keys takes microseconds for
+any number of keys. The order of iteration is undefined.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import TypeVar
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
-#: About the square root of 100,000, where copying the references to all buckets costs as much as copying one of them.
+#: About the square root of 100,000. With this size, copying the references to all buckets costs as much as copying one
+#: bucket.
 BUCKETS = 256
 
 
 class PersistentMap(Mapping[KeyT, ValueT]):
-    """See the module's docstring. Any thread may read it."""
+    """An immutable mapping; see the module's docstring for its cost. Any thread may read it."""
 
     __slots__ = ("_buckets", "_length")
 
@@ -60,7 +61,7 @@ class PersistentMap(Mapping[KeyT, ValueT]):
         return new
 
     def _take(self, changed: Mapping[KeyT, ValueT], dropped: Collection[KeyT]) -> None:
-        """Change this map, which is not shared yet; each bucket is copied before its first change."""
+        """Change this map, which is not shared yet. Each bucket is copied before its first change."""
         own: set[int] = set()
 
         def bucket_of(key: KeyT) -> dict[KeyT, ValueT]:
@@ -81,7 +82,7 @@ class PersistentMap(Mapping[KeyT, ValueT]):
 
 
 class _Items(ItemsView[KeyT, ValueT]):
-    """Iterates without looking each key up again."""
+    """Items view whose iteration does not look up each key."""
 
     def __init__(self, owner: PersistentMap[KeyT, ValueT]) -> None:
         super().__init__(owner)
@@ -93,7 +94,7 @@ class _Items(ItemsView[KeyT, ValueT]):
 
 
 class _Values(ValuesView[ValueT]):
-    """Iterates without looking each key up again."""
+    """Values view whose iteration does not look up each key."""
 
     def __init__(self, owner: PersistentMap[KeyT, ValueT]) -> None:
         super().__init__(owner)

@@ -1,4 +1,4 @@
-"""The reporter of a running pipeline: statuses of its job and commits become the events of `raycdc.observe.events`."""
+"""Reports the progress of a running pipeline: turns statuses and commits into `raycdc.observe.events`."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from raycdc.source.protocol.metrics import PartitionMetrics
 from raycdc.source.tables.table_life import is_nothing
 from raycdc.state.parked import ParkedTarget
 
-#: A look asks for at most this many tables each time; the last look of a run asks for all of them.
+#: A poll requests at most this many tables; the last poll of a run requests all of them.
 TABLES_PER_POLL = 100
-#: Asking for all tables takes at most this share of the time, however many there are. A look at the readers alone costs
-#: next to nothing, and is all that lag, warnings and the watchdog need.
+#: Polls for all tables take at most this fraction of the time. A poll of the readers only is cheap, and suffices for
+#: the lag, warnings and the watchdog.
 TABLES_FRACTION = 0.1
 
 
@@ -57,13 +57,16 @@ Figure = TypeVar("Figure")
 
 
 class StatusOf(Protocol):
-    """Returns the status of the source side, with the figures of each table or without. None while there is none."""
+    """A function that returns the status of the source side, with the figures of each table or without.
+
+    Returns None if there is no status yet.
+    """
 
     def __call__(self, *, tables: bool) -> JobStatus | None: ...
 
 
 class PollListener(Protocol):
-    """Is called when statuses begin to be requested (`asking`), or no longer are."""
+    """A function that is called when polling of the source side's status begins (`asking`) or ends."""
 
     def __call__(self, *, asking: bool) -> None: ...
 
@@ -77,15 +80,15 @@ class ProgressListeners:
     """
 
     listeners: Listeners
-    #: Called when statuses of the source side begin to be requested, and when they no longer are.
+    #: Called when polling of the source side's status begins, and when it ends.
     on_asking: list[PollListener] = field(default_factory=list)
     #: Called with every status of the source side.
     on_status: list[Callable[[JobStatus | None], None]] = field(default_factory=list)
-    #: Targets that have refused an epoch, by name, before that epoch is reported as committed.
+    #: Called with the targets that refused an epoch, by name, before that epoch is reported as committed.
     on_parked: list[Callable[[Mapping[str, ParkedTarget]], None]] = field(default_factory=list)
-    #: The error with which the process ends at once, before it does.
+    #: Called with the error that ends the process immediately, before it ends.
     on_exit: list[Callable[[RaycdcError], None]] = field(default_factory=list)
-    #: Called when the driver's work moves, also without a source side.
+    #: Called when the driver's work progresses, also if there is no source side.
     on_moved: list[Callable[[], None]] = field(default_factory=list)
 
     def asking(self, *, asking: bool) -> None:
@@ -109,7 +112,7 @@ class ProgressListeners:
 
 
 class TablesOfRun:
-    """Rows of each table since the run began, which more than one coordinator may have counted. Not thread-safe."""
+    """Counts the rows of each table since the run began, over all of its coordinators. Not thread-safe."""
 
     def __init__(self) -> None:
         self._statuses: dict[TableId, TableStatus] = {}
@@ -117,7 +120,7 @@ class TablesOfRun:
         #: The counts of earlier coordinators.
         self._before: dict[TableId, int] = {}
         self._generation = 0
-        #: Tables with a reported rate, which changes when no rows come any more.
+        #: Tables with a reported rate. The rate of an idle table must be reported once more, because it falls to 0.
         self._moving: set[TableId] = set()
         self._counts: Mapping[str, Mapping[str, int]] = {}
         self._bad_rows: Mapping[str, int] = {}
@@ -134,8 +137,9 @@ class TablesOfRun:
         now_s: float,
         every: bool = False,
     ) -> tuple[TableFigures, ...]:
-        """The figures of those tables that are not as they were `reported` last, or of `every` table; by name. A line
-        of a table is made for these alone.
+        """Return the figures of tables that differ from those in `reported`, or of all tables with `every`; by name.
+
+        Figures are computed for these tables only.
         """
         self._of_generation(status.generation)
         counts = _counts_by_table(status.readers)
@@ -153,9 +157,9 @@ class TablesOfRun:
         return tuple(sorted(news, key=lambda figures: figures.table))
 
     def _of_generation(self, generation: int) -> None:
-        """Note the coordinator's generation.
+        """Note the generation of the coordinator.
 
-        Each counts from zero, and one that carries out a command about a table is new.
+        Each coordinator counts rows from zero; one is new that carries out a command about a table.
         """
         if generation != self._generation:
             self._generation = generation
@@ -187,7 +191,7 @@ class TablesOfRun:
 
 
 class LagsOfRun:
-    """FLIP-33's lags, from the readers' figures and the last commit. Not thread-safe."""
+    """Computes FLIP-33's lags from the readers' figures and the last commit. Not thread-safe."""
 
     def __init__(self) -> None:
         self._emit_lag_ms: int | None = None
@@ -199,7 +203,7 @@ class LagsOfRun:
             self._emit_lag_ms = max(0, figures.committed_ms - figures.watermark_ms)
 
     def poll(self, readers: Sequence[ReaderStatus], now_s: float) -> Lags | PartitionLags:
-        """The lags of the log, or those of all partitions together."""
+        """Return the lags of the log, or those of all partitions together."""
         partitions = [reader.metrics.partitions for reader in readers if reader.metrics.partitions is not None]
         if partitions:
             return _lags_of_partitions(partitions)
@@ -214,8 +218,10 @@ class LagsOfRun:
 
 
 class ProgressReporter:
-    """Turns statuses and commits into events. The `keeper` of the run's status hears each first, and then `listeners`,
-    by their names; they are called from several threads, one at a time (`Listeners`).
+    """Turns statuses and commits into events.
+
+    The `keeper` of the run's status gets each event first, and then the `listeners`; they are called from several
+    threads, one at a time (`Listeners`).
     """
 
     def __init__(self, listeners: Mapping[str, Listener], keeper: StatusKeeper | None = None) -> None:
@@ -229,9 +235,9 @@ class ProgressReporter:
         self._lags = LagsOfRun()
         self._bad_rows: Mapping[str, int] = {}
         self._lag = Lag()
-        #: Commits of a recovery that the run began with; they are reported behind the first processes of the run.
+        #: Commits of the recovery at the start of the run; they are reported after the first processes of the run.
         self._recovered: list[EpochStatistics] = []
-        #: The engines that read and write at present, for a given reading engine.
+        #: Returns the engines that read and write at present, for a given reading engine.
         self.engines: Callable[[EngineName], EnginesAtWork] = EnginesAtWork
 
     def starting(self, step: str) -> None:
@@ -277,7 +283,10 @@ class ProgressReporter:
         )
 
     def recovered(self, figures: EpochStatistics) -> None:
-        """Report an epoch that a recovery has committed. Before the run has processes, the report waits for these."""
+        """Report an epoch that a recovery has committed.
+
+        If the run has no processes yet, the report waits until they are reported.
+        """
         if self._keeper.status.started is None:
             self._recovered.append(figures)
         else:
@@ -290,7 +299,7 @@ class ProgressReporter:
         self.notify(Stopped(engines) if stopped else CaughtUp(engines))
 
     def bad_rows(self, before: Mapping[str, int]) -> None:
-        """Rows of each table that earlier runs left out."""
+        """Set the number of rows that earlier runs left out, for each table."""
         self._bad_rows = before
 
     @contextmanager
@@ -323,7 +332,7 @@ class ProgressReporter:
             self.hearers.asking(asking=False)
 
     def _poll_guarded(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
-        """Call `_poll`; its error is reported like one of a listener, and ends nothing."""
+        """Call `_poll`; an error is reported like that of a listener, and does not end the run."""
         goes_on = True
 
         def poll() -> None:
@@ -334,7 +343,7 @@ class ProgressReporter:
         return goes_on
 
     def _poll(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
-        """Report once, with the figures of tables or without; return False if the job has failed.
+        """Poll and report the status once, with the figures of tables or without; return False if the job has failed.
 
         The epoch loop reports that failure itself.
         """
@@ -354,14 +363,14 @@ class ProgressReporter:
     def _report_parked(self, tables: Mapping[TableId, TableStatus]) -> None:
         begun = {table: now.progress.begun for table, now in tables.items() if now.progress.begun is not None}
         for name, was in sorted((str(table), was) for table, was in begun.items()):
-            # Between two looks it was parked and began.
+            # The table was parked and resnapshotted between two polls.
             if self._parked.get(name, -1) < was.incarnation:
                 self._parked[name] = was.incarnation
                 self.notify(TableParked(name, was))
         parked_now = {table: now.progress.parked for table, now in tables.items() if now.progress.parked is not None}
         for name, parked in sorted((str(table), parked) for table, parked in parked_now.items()):
             if parked.again:
-                continue  # Its beginning or its refusal is reported; it is unknown until it was probed.
+                continue  # The resnapshot or the refusal is reported later; until the table was probed it is unknown.
             # A name without a table that was never reported is not reported.
             unheard = is_nothing(parked) and name not in self._parked
             if self._parked.get(name) != parked.incarnation and not unheard:
@@ -369,7 +378,7 @@ class ProgressReporter:
                 self.notify(TableParked(name, parked))
 
     def _report_problems(self, problems: Mapping[str, str]) -> None:
-        """Report the problems of the source: a warning for each, and again if it disappeared and came back."""
+        """Report the problems of the source: a warning for each new one, also if it had disappeared before."""
         for subject, text in sorted(problems.items()):
             if self._problems.get(subject) != text:
                 self.warning(f"{subject}: {text}")
@@ -390,7 +399,7 @@ class ProgressReporter:
         return self._tables.poll(status, self._bad_rows, known, now_s=now_s, every=every)
 
     def notify(self, event: RunEvent) -> None:
-        """Tell an event."""
+        """Send an event to the keeper and all listeners."""
         self.listeners.notify(event)
 
 
@@ -408,7 +417,10 @@ def _figures_of(reader: ReaderStatus) -> ReaderFigures:
 
 
 def _counts_by_table(readers: Sequence[ReaderStatus]) -> Mapping[str, Mapping[str, int]]:
-    """The sources' figures about tables, in all readers since these began; without tables that have none."""
+    """Return the sources' figures about tables, summed over all readers since their start.
+
+    Tables without figures are left out.
+    """
     total: dict[str, Counter[str]] = {}
     for reader in readers:
         for name, counts in reader.process.source.items():
@@ -419,7 +431,7 @@ def _counts_by_table(readers: Sequence[ReaderStatus]) -> Mapping[str, Mapping[st
 
 
 def _changed(before: Mapping[str, Figure], now: Mapping[str, Figure]) -> set[str]:
-    """The names by which two mappings differ."""
+    """Return the names whose values differ in the two mappings."""
     if before == now:
         return set()
     return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}

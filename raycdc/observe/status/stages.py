@@ -1,17 +1,17 @@
-"""The bottleneck of a run: how busy each stage was in the last minute; the busiest one limits the others.
+"""Finds the bottleneck of a run: the stage that was busy for the largest part of the last minute.
 
 | stage | is busy while |
 |---|---|
 | `source` | a reader waits for the server's rows |
 | `rate_limit` | a reader waits because of `source.rows_per_second` or `bytes_per_second` |
-| `decode` | a reader makes batches of them (its CPU time) |
+| `decode` | a reader makes batches of the rows (its CPU time) |
 | `hand_off` | a finished chunk waits for the log to pass it |
 | `bridge` | a reader writes segments |
 | `spark` | the driver stages an epoch: the sink's tasks write its rows |
 | `commit` | the driver records an epoch in the sink
 
-|A share is the part of the time in which a stage is busy, of all readers together. A pipeline that keeps up only \
-waits for changes, and has no bottleneck.
+|A share is the fraction of the time in which a stage is busy, over all readers. A pipeline that keeps up with its
+source waits for changes, and has no bottleneck.
 
 `Speed` computes the growth rate of a count, from three remembered numbers.
 """
@@ -49,21 +49,21 @@ class Bottleneck:
     """The stage that the run waits for most."""
 
     stage: Annotated[str, Field(description="source, rate_limit, decode, hand_off, bridge, spark or commit")]
-    share: Annotated[float, Field(description="Its part of the time, 0 to 1.")]
+    share: Annotated[float, Field(description="The fraction of the time that the stage takes, 0 to 1.")]
     why: str
-    shares: Annotated[Mapping[str, float], Field(description="Of every stage that is known.")]
+    shares: Annotated[Mapping[str, float], Field(description="The fraction of each stage that is known.")]
 
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """The busy seconds of the stages in a bucket of `passed_s`; those of readers are sums over all readers."""
+    """The busy seconds of each stage in a period of `passed_s` seconds; those of readers are sums over all readers."""
 
     passed_s: float = 0.0
     readers_s: float = 0.0
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def plus(self, more: _Bucket) -> _Bucket:
-        """Both together."""
+        """Return the sum of both buckets."""
         seconds = {stage: self.seconds.get(stage, 0.0) + s for stage, s in more.seconds.items()}
         return _Bucket(self.passed_s + more.passed_s, self.readers_s + more.readers_s, {**self.seconds, **seconds})
 
@@ -73,14 +73,14 @@ _Reader = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """How busy each stage was lately; the last bucket is the present one."""
+    """How busy each stage was in the last minute. Immutable; the last bucket is the present one."""
 
     _buckets: tuple[_Bucket, ...] = (_Bucket(),)
     _before: Mapping[_Reader, ReaderStatus] = field(default_factory=dict)
     _polled_s: float | None = None
 
     def observed(self, status: JobStatus, *, now_s: float) -> Stages:
-        """The stages after a status of the source side; takes as long as there are readers."""
+        """Return the stages after a status of the source side. The cost grows with the number of readers."""
         passed_s = 0.0 if self._polled_s is None else now_s - self._polled_s
         buckets = self._buckets
         if buckets[-1].passed_s >= BUCKET_S:
@@ -95,12 +95,12 @@ class Stages:
         return Stages((*buckets[:-1], bucket), seen, now_s)
 
     def committed(self, *, staging_s: float, commit_s: float) -> Stages:
-        """Return the stages after another epoch is in the sink."""
+        """Return the stages after one more committed epoch."""
         bucket = self._buckets[-1].plus(_Bucket(seconds={"spark": staging_s, "commit": commit_s}))
         return Stages((*self._buckets[:-1], bucket), self._before, self._polled_s)
 
     def bottleneck(self) -> Bottleneck | None:
-        """The busiest stage of the last minute; None if too little is known."""
+        """Return the busiest stage of the last minute; None if too little is known."""
         total = reduce(_Bucket.plus, self._buckets)
         if total.passed_s < BUCKET_S or not total.readers_s:
             return None
@@ -111,7 +111,10 @@ class Stages:
 
 
 def stage_seconds(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    """The seconds of a reader by stage, between two looks at its stopwatch (`raycdc.runtime.reader.heartbeats`)."""
+    """Return the seconds of a reader by stage, from two readings of its stopwatch.
+
+    See `raycdc.runtime.reader.heartbeats`.
+    """
 
     def more(name: str) -> float:
         return max(0.0, now.get(name, 0.0) - before.get(name, 0.0))
@@ -126,23 +129,23 @@ def stage_seconds(before: Mapping[str, float], now: Mapping[str, float]) -> dict
     }
 
 
-#: Older figures hardly count.
+#: The time constant of the average: figures older than this hardly count.
 MEMORY_S = 10.0
-#: Rows come in epochs: between two of them nothing happens, and nothing is slow.
+#: Growth is measured over at least this time, because rows are counted in epochs and do not grow between them.
 STEP_S = 1.0
 FADES_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """An average of the last seconds. `count` may start again from less, which is no growth."""
+    """The growth rate of a count, as an average of the last seconds. A count that became smaller has restarted."""
 
     at_s: float
     count: float
     per_s: float | None = None
 
     def after(self, count: float, *, now_s: float) -> Speed:
-        """The speed once the count is `count`; the same before `STEP_S` has passed."""
+        """Return the speed after the count became `count`; unchanged if less than `STEP_S` has passed."""
         passed = now_s - self.at_s
         if count < self.count:
             return Speed(now_s, count, self.per_s)
@@ -152,7 +155,10 @@ class Speed:
         return Speed(now_s, count, rate if self.per_s is None else self.per_s + weight * (rate - self.per_s))
 
     def now(self, now_s: float) -> float | None:
-        """Per second, lately; None while too little is known. It fades while nothing grows."""
+        """Return the present growth per second; None if too little is known.
+
+        It decreases to 0 while the count does not grow.
+        """
         if self.per_s is None:
             return None
         idle = now_s - self.at_s

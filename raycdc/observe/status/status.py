@@ -1,9 +1,9 @@
-"""The status of a run as one frozen value, and what each event of the run makes of it.
+"""The status of a run as one frozen value, and its change by each event of the run.
 
-Pure: no clock, no thread. An event makes a new value that shares with the one before whatever did not change, so that a
-reader may keep a status for as long as it likes. The cost of an event follows what it brings, however many tables there
-are (`raycdc.observe.status.persistent_map`); only a table that comes or goes costs a copy of the sorted names. Memory
-is one small record per table, and the last warnings and errors.
+Pure: no clock, no thread. An event makes a new value that shares its unchanged parts with the previous one, so readers
+may keep a status. The cost of an event grows with its own size, and not with the number of tables
+(`raycdc.observe.status.persistent_map`). Only a new or removed table costs a copy of the sorted names. Memory is one
+small record per table, and the last warnings and errors.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 #: The number of remembered warnings and errors.
 NOTES_MAX = 50
-#: The phases of a table in which an earlier parking no longer matters.
+#: The phases of a table in which its earlier parking no longer matters.
 _FOLLOWED = ("snapshot", "stream", "resuming", "ended", "removed")
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time: seconds of a clock that only grows, and milliseconds since 1970 in UTC."""
+    """A time: seconds of a monotonic clock, and milliseconds since 1970 in UTC."""
 
     s: float = 0.0
     ms: int = 0
@@ -61,7 +61,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class RunProcess:
-    """The process that runs a pipeline, and the pipeline's name; `sink` is its type and location."""
+    """The process that runs a pipeline, and the pipeline's name. `sink` is the type and location of its sink."""
 
     pipeline: str
     sink: str
@@ -72,7 +72,7 @@ class RunProcess:
 
     @classmethod
     def here(cls, pipeline: str = "", sink: str = "", *, local: bool = False) -> RunProcess:
-        """The process that calls it, from now on."""
+        """Return the present process as one that begins a run now."""
         return cls(pipeline, sink, local, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
 
 
@@ -83,9 +83,9 @@ class CommitReport:
     epoch: int
     at_ms: Annotated[
         int | None,
-        Field(description="When it was recorded; null where the state alone answers and has forgotten that."),
+        Field(description="The time of the commit; null if the status comes from a state that does not have it."),
     ]
-    rows: Annotated[int | None, Field(description="Its rows: of the table, or of all tables.")] = None
+    rows: Annotated[int | None, Field(description="Rows of the epoch: of the table, or of all tables.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class RunMessage:
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """A table of the run: its newest figures, and how fast its rows, its chunks and those of its backfill are read."""
+    """A table of the run: its newest figures, and the rates of its rows, its chunks and its backfill."""
 
     figures: TableFigures
     rows: Speed
@@ -107,11 +107,11 @@ class KnownTable:
 
     @classmethod
     def first(cls, figures: TableFigures, now_s: float) -> KnownTable:
-        """The table when its first figures come."""
+        """Return a table with its first figures."""
         return cls(figures, Speed(now_s, figures.rows), Speed(now_s, figures.chunks_done))
 
     def after(self, figures: TableFigures, now_s: float) -> KnownTable:
-        """The table with newer figures."""
+        """Return the table with newer figures."""
         before, backfill = self.figures, self._backfill(figures, now_s)
         if (figures.rows, figures.chunks_done) == (before.rows, before.chunks_done):
             return KnownTable(figures, self.rows, self.chunks, backfill)
@@ -140,16 +140,16 @@ class KnownTable:
 
 @dataclass(frozen=True, slots=True)
 class RunTables:
-    """Every table of the run, and what all of them sum up to. A name that no table was found under is none."""
+    """Every table of the run, with totals. Names for which no table was found are not counted."""
 
     known: PersistentMap[str, KnownTable] = field(default_factory=PersistentMap)
-    #: Ascending.
+    #: In ascending order.
     names: tuple[str, ...] = ()
     #: The number of tables in each phase.
     phases: Mapping[str, int] = field(default_factory=dict)
     rows_left_out: int = 0
     values_lost: int = 0
-    #: The rate of the rows of all tables; None before the first figures.
+    #: The sum of the row rates of all tables; None before the first figures.
     rows: Speed | None = None
     rows_read: int = 0
 
@@ -158,7 +158,7 @@ class RunTables:
         return [self.known[name] for name in self.names]
 
     def after(self, tables: Sequence[TableFigures], now_s: float) -> RunTables:
-        """The tables with newer figures of some."""
+        """Return the tables after newer figures of some of them came."""
         if not tables and self.rows is not None:
             return self
         changed, dropped, phases = dict[str, KnownTable](), set[str](), dict(self.phases)
@@ -196,7 +196,7 @@ class RunTables:
         new = [name for name in changed if name not in self.known]
         if not new and not dropped:
             return self.names
-        # Sorting takes one pass over the names that are sorted already.
+        # Sorting is linear, because all but the new names are sorted already.
         return tuple(sorted((*(name for name in self.names if name not in dropped), *new)))
 
 
@@ -204,9 +204,8 @@ class RunTables:
 class RunCommits:
     """The commits of the run.
 
-    `seconds` is the duration of the last epoch, `by_table` the last epoch with rows of each table.
-
-    `engines` are those that read and wrote the rows.
+    `seconds` is the duration of the last epoch, and `by_table` the last epoch with rows of each table. `engines` has
+    the engines that read and wrote the rows.
     """
 
     count: int = 0
@@ -217,7 +216,7 @@ class RunCommits:
     engines: EngineRows = NO_ENGINE_ROWS
 
     def after(self, event: Committed, at_ms: int) -> RunCommits:
-        """The commits with one more."""
+        """Return the commits with one more epoch."""
         by_table = {name: CommitReport(event.epoch, at_ms, rows) for name, rows in event.tables.items() if rows}
         return RunCommits(
             self.count + 1,
@@ -231,9 +230,9 @@ class RunCommits:
 
 @dataclass(frozen=True, slots=True)
 class Notices:
-    """Warnings and errors: counted, and the newest remembered."""
+    """The warnings and errors of a run: their numbers, and the newest ones."""
 
-    #: Each with the parked table that it is about, or "".
+    #: Each warning with the parked table that it is about, or an empty text.
     _warnings: tuple[tuple[str, RunMessage], ...] = ()
     errors: tuple[RunMessage, ...] = ()
     warnings_count: int = 0
@@ -241,25 +240,28 @@ class Notices:
 
     @property
     def warnings(self) -> tuple[RunMessage, ...]:
-        """The newest, oldest first."""
+        """Return the newest warnings, oldest first."""
         return tuple(note for _, note in self._warnings)
 
     def warned(self, text: str, at_ms: int, *, parked: str = "") -> Notices:
-        """The notices with one more warning: of a table that is `parked`, until it is followed again."""
+        """Return the notices with one more warning.
+
+        If it is about the table `parked`, it is removed when that is followed again.
+        """
         warnings = (*self._warnings, (parked, RunMessage(at_ms, text)))[-NOTES_MAX:]
         return replace(self, _warnings=warnings, warnings_count=self.warnings_count + 1)
 
     def followed(self, table: str) -> Notices:
         """Return the notices after the table is followed again.
 
-        Those about its parking are removed, and stay in the log.
+        Warnings about its parking are removed here; the log keeps them.
         """
         if all(parked != table for parked, _ in self._warnings):
             return self
         return replace(self, _warnings=tuple(each for each in self._warnings if each[0] != table))
 
     def failed(self, text: str, at_ms: int) -> Notices:
-        """The notices with one more error."""
+        """Return the notices with one more error."""
         return replace(
             self, errors=(*self.errors, RunMessage(at_ms, text))[-NOTES_MAX:], errors_count=self.errors_count + 1
         )
@@ -271,7 +273,7 @@ _NO_STAGES = Stages()
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """See the module's docstring."""
+    """The status of a run."""
 
     run: RunProcess
     #: The activity of the run: starting, running or ended; or the description of a step of its start.
@@ -281,21 +283,21 @@ class RunStatus:
     end: str = ""
     #: The processes that were started last.
     started: Started | None = None
-    #: Why there are as many readers as there are.
+    #: The reason for the present number of readers.
     scaling: str = ""
     tables: RunTables = RunTables()
-    #: The newest figures other than those of tables, and their time.
+    #: The newest figures other than those of tables, and the time of these figures.
     progress: RunProgress = _NO_PROGRESS
     progress_at: Moment | None = None
     commits: RunCommits = RunCommits()
     notices: Notices = Notices()
     stages: Stages = _NO_STAGES
-    #: When the newest event came, or the run began.
+    #: The time of the newest event, or of the start of the run.
     heard: Moment = Moment()
 
     @property
     def job(self) -> JobStatus | None:
-        """The newest status of the source side."""
+        """Return the newest status of the source side."""
         return self.progress.job
 
     @property
@@ -309,23 +311,29 @@ class RunStatus:
         return self.end in ("caught up", "stopped", "closed")
 
     def behind_ms(self, now_s: float) -> int | None:
-        """Now minus the time up to which the source is in the sink; None while unknown."""
+        """Return now minus the time up to which the source's changes are in the sink.
+
+        In milliseconds; None if unknown.
+        """
         behind_ms, at = self.progress.behind_ms, self.progress_at
         return None if behind_ms is None or at is None else round(behind_ms + (now_s - at.s) * 1000)
 
     def after(self, event: RunEvent, now: Moment) -> RunStatus:
-        """The status once `event` has happened."""
+        """Return the status after `event`."""
         return replace(self._after(event, now), heard=now)
 
     def after_end(self, error: BaseException | None, now: Moment) -> RunStatus:
-        """Return the status once the run has ended with `error`, which its caller gets; None: the caller closed it."""
+        """Return the status after the end of the run with `error`, which its caller gets.
+
+        None means that the caller closed the run.
+        """
         ended = replace(self, step="ended", end="closed", heard=now)
         match error:
             case None:
                 return ended
             case Exception():
                 text = Failed.of(error).text
-                # The loss of a cluster is an event of its own before it ends the run.
+                # The loss of a cluster is reported by an event before it ends the run.
                 reported = any(text == each.text for each in self.notices.errors)
                 notices = self.notices if reported else self.notices.failed(text, now.ms)
                 return replace(ended, end="failed", notices=notices)

@@ -1,7 +1,7 @@
-"""Sorts and filters the tables of a run for a page, also if there are a hundred thousand.
+"""Sorts and filters the tables of a run for the web UI, with up to a hundred thousand tables.
 
-Sorting examines every table, so its result is remembered, and computed the more rarely the longer it takes: pages cost
-the run at most `FRACTION_MAX` of a core.
+Sorting examines every table, so its result is remembered, and computed less often if it takes longer. Sorting takes at
+most the fraction `FRACTION_MAX` of the time of one core.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import chain
 
 from raycdc.observe.status import RunStatus
 
-#: Of a core's time, for putting tables in order.
+#: The maximum fraction of a core's time for sorting tables.
 FRACTION_MAX = 0.05
-#: The number of remembered orders, the newest ones: one for each possible viewer, one for parked tables, and spare
-#: room.
+#: The number of remembered orders, the newest ones: one for each possible page, one for parked tables, and some spare
+#: ones.
 ORDERS_MAX = 32
 #: Tables that need attention come first.
 _PHASES = ("parked", "resuming", "snapshot", "pending", "new", "paused", "stream", "ended", "removed")
@@ -39,9 +39,9 @@ class Sorting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableQuery:
-    """A page of tables: names that contain `contains`, ignoring case, in `phase`, in this order.
+    """One page of the tables that match, and one `table` in detail.
 
-    Also one `table` in detail.
+    Tables match if their names contain `contains`, ignoring case, and they are in `phase`; an empty text matches all.
     """
 
     contains: str = ""
@@ -60,7 +60,7 @@ class _Order:
 
 
 class TableOrder:
-    """For one thread at a time. `status` gives the status of the run."""
+    """Sorts the tables of a run. Used by one thread at a time. `status` returns the status of the run."""
 
     def __init__(self, status: Callable[[], RunStatus], clock: Callable[[], float] = time.monotonic) -> None:
         self._status = status
@@ -105,7 +105,7 @@ class TableOrder:
 
 
 def _sorted(names: list[str], status: RunStatus, wanted: TableQuery, *, now_s: float) -> list[str]:
-    """`names`, which are in order, in the order that is `wanted`; those of which nothing is known come last."""
+    """Return `names`, which are in alphabetical order, in the wanted order. Tables without figures come last."""
     figure = _FIGURES[wanted.sort]
     keys = {name: figure(name, status, now_s) for name in names}
     there = [name for name in names if keys[name] is not None]

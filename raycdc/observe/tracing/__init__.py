@@ -1,6 +1,7 @@
-"""A trace of each epoch for a collector of OpenTelemetry (``[traces]``): how long sealing, staging and committing took.
+"""Sends a trace of each epoch to a collector of OpenTelemetry (``[traces]``): the times of sealing, staging and
+committing.
 
 `epoch_traces` collects an epoch's parts and makes its trace, a plain value (`trace`). `otlp` sends traces by
 OpenTelemetry's batch processor and exporter, and is the only module that imports these. `traced` connects both for a
-run. No row waits for tracing, and no trace contains a value of one.
+run. No row waits for tracing, and no trace contains a value of a row.
 """

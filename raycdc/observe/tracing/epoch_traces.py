@@ -1,4 +1,4 @@
-"""From what a run tells of its epochs to a trace of each.
+"""Makes a trace of each epoch from the reports of a run.
 
 | span | from … to | attributes beside `raycdc.epoch` |
 |---|---|---|
@@ -11,15 +11,14 @@
 | … `stage` | rows are written where readers of the target do not see them | `raycdc.target` of a single one, \
 `raycdc.targets`, `raycdc.rows`, `raycdc.bytes` |
 | … `commit` | they become visible in one target | `raycdc.target`, `raycdc.rows`, `raycdc.bytes` |
-| … `record` | the state takes the commit record | `raycdc.targets` |
+| … `record` | the commit record is written to the state | `raycdc.targets` |
 
-A seal is measured by the coordinator, all else by the driver. The sealing of an epoch that an earlier run, or an
-earlier coordinator, has sealed is not known. An epoch that was not committed has the error of its last part that
-failed, or that of the run; one that parked a table has an error, too.
+The coordinator measures the seal, and the driver all other spans. If an earlier run or coordinator sealed the epoch,
+its trace has no `seal`. An epoch that was not committed has the error of its last failed part, or that of the
+run. An epoch that parked a table has an error, too.
 
-A trace before it is anybody's format: a tree of spans, each with its times, what it was about, and what went wrong.
-
-Names of spans are few, so that a collector can group by them; numbers and names of tables are attributes.
+A trace is a tree of spans, each with its times, attributes and error, independent of any format. There are few names of
+spans, so that a collector can group by them; numbers and names of tables are attributes.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Attribute = str | int | bool | tuple[str, ...] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Something that happened at one moment within a span, in nanoseconds of the wall clock."""
+    """An event at one moment within a span, in nanoseconds of the wall clock."""
 
     name: str
     at_ns: int
@@ -49,9 +48,9 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A period of work, in nanoseconds of the wall clock; `error` is the class of the error that ended it.
+    """A period of work, in nanoseconds of the wall clock.
 
-    It may be another word for a problem (empty: no problem).
+    `error` is the class of the error that ended it, or another word for a problem; empty if there was none.
     """
 
     name: str
@@ -63,14 +62,15 @@ class Span:
     children: tuple[Span, ...] = ()
 
 
-#: Of an epoch with thousands of targets, the failed parts and the longest ones are reported.
+#: The maximum number of parts in a trace. Of an epoch with thousands of targets, the failed parts and the longest ones
+#: are kept.
 PARTS_MAX = 500
-#: Names of tables in an attribute.
+#: The maximum number of table names in an attribute.
 TABLES_MAX = 100
-#: Epochs that wait for a status of the source side, which comes twice a second.
+#: The maximum number of epochs that wait for a status of the source side, which comes twice a second.
 WAITING_MAX = 1000
-#: The phase of a table that is not followed, for a reason; the name of that event; and the error of an epoch that was
-#: committed without a table, where no part of it failed.
+#: The phase of a parked table, the name of the span event about it, and the error of a committed epoch without a table
+#: if none of its parts failed.
 PARKED = "parked"
 
 
@@ -129,12 +129,14 @@ class EpochTraces:
         return f"EpochTraces({sorted(self._epochs)}, {len(self._seals)} seals)"
 
     def part(self, ended: EndedPart) -> None:
-        """A part of an epoch is over (`raycdc.core.activity.ActivityTracker.on_part`)."""
+        """Add a part of an epoch that has ended (`raycdc.core.activity.ActivityTracker.on_part`)."""
         with self._lock:
             self._of(ended.part.epoch).add(ended)
 
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
-        """Add the parking of targets to the trace of the refused epoch, or to the next one if that is already sent."""
+        """Add the parking of targets to the trace of the refused epoch, or to the next trace if that one was sent
+        already.
+        """
         with self._lock:
             for target, entry in sorted(entries.items()):
                 self._reported.update(entry.sources)
@@ -144,13 +146,13 @@ class EpochTraces:
                 if entry.epoch <= self._made or (known is not None and known.figures is not None):
                     self._loose.append(event)
                 else:
-                    # The next one may be refused before anything of it was done.
+                    # An epoch may be refused before any of its parts has begun.
                     epoch = self._of(entry.epoch)
                     epoch.events.append(event)
                     epoch.parked = True
 
     def committed(self, figures: EpochStatistics) -> None:
-        """An epoch is recorded; older ones that are not never will be."""
+        """Note that an epoch is recorded; older epochs without a record will never get one."""
         with self._lock:
             epoch = self._of(figures.epoch)
             epoch.figures, epoch.generation, epoch.ended_ns = figures, self._generation(), self._now_ns()
@@ -161,12 +163,12 @@ class EpochTraces:
                 self._make(first, self._epochs.pop(first))
 
     def listen(self, event: RunEvent) -> None:
-        """An event of the run."""
+        """Handle an event of the run."""
         if isinstance(event, RunProgress):
             self.heard(event.job)
 
     def heard(self, status: JobStatus | None) -> None:
-        """A status of the source side. Epochs that are recorded and that it knows are traced."""
+        """Handle a status of the source side: make the traces of recorded epochs whose seal it knows."""
         if status is None:
             return
         with self._lock:
@@ -178,13 +180,15 @@ class EpochTraces:
             self._seals = {n: seal for n, seal in self._seals.items() if n in self._epochs or n > self._made}
 
     def ended(self, error: str = "") -> None:
-        """The run is over, by an error of this class (empty: none)."""
+        """Make the traces of all epochs at the end of the run; `error` is the class of the error that ended it (empty:
+        none).
+        """
         with self._lock:
             for number in sorted(self._epochs):
                 self._make(number, self._epochs.pop(number), error)
 
     def _find_parked(self, status: JobStatus) -> None:
-        """A table that its source has parked belongs to whatever epoch comes next."""
+        """Note the tables that their source has parked; they are added to the next trace."""
         for table, now in status.tables.items():
             name = str(table)
             if now.progress.phase != PARKED:
@@ -197,7 +201,7 @@ class EpochTraces:
         return self._epochs.setdefault(number, _Epoch())
 
     def _make(self, number: int, epoch: _Epoch, error: str = "") -> None:
-        """The trace of an epoch. The lock is held; `put` returns at once."""
+        """Make the trace of an epoch, and call `put` with it. The caller holds the lock."""
         of = {"raycdc.epoch": number}
         self._made = max(self._made, number)
         children = [self._sealed(seal, of)] if (seal := self._seals.pop(number, None)) is not None else []
@@ -248,7 +252,7 @@ def _ns(ms: int) -> int:
 
 def _about(part: EndedPart) -> dict[str, Attribute]:
     """Return the attributes of a part of an epoch."""
-    # Several that are staged together have no name, but words for people.
+    # Targets that are staged together have no single name; their `table` is a description for people.
     about: dict[str, Attribute] = {"raycdc.target": part.table} if part.table and part.part.targets == 1 else {}
     if part.stage in (Stage.STAGE, Stage.RECORD):
         about["raycdc.targets"] = part.part.targets

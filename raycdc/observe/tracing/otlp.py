@@ -1,8 +1,8 @@
-"""Traces to a collector over OTLP/HTTP, with OpenTelemetry's own SDK: the one module that loads it.
+"""Sends traces to a collector over OTLP/HTTP, with OpenTelemetry's SDK. No other module imports the SDK.
 
 The SDK's batch processor queues the spans and sends them in the background, and its exporter retries temporary
-failures, for `traces.timeout` in all. Spans of a request that failed for good are dropped, which is a warning of the
-run once, and once more when the collector takes spans again.
+failures, for `traces.timeout` in all. Spans of a request that failed finally are dropped. The run warns once about
+that, and once more when the collector accepts spans again.
 
 Sources: OpenTelemetry specification, "Trace SDK" (explicit times and parents, "Batching processor") and "OTLP" 1.x
 ("OTLP/HTTP": which answers are tried again).
@@ -40,15 +40,15 @@ from raycdc.core.certificate_faults import TlsServer, certificate_fault
 from raycdc.core.secrets import newest
 from raycdc.observe.tracing.epoch_traces import Span
 
-#: Spans that wait: an epoch has up to a few hundred, and at most one epoch comes a second.
+#: The maximum number of waiting spans: an epoch has up to a few hundred, and at most one epoch comes a second.
 SPANS_MAX = 20_000
-#: The limit of one request.
+#: The maximum number of spans in one request.
 BATCH_MAX = 1000
-#: The longest time that a span waits for others.
+#: The longest time that a span waits for others before it is sent.
 DELAY_MS = 1000
-#: The name of the thread that sends.
+#: The name of the sending thread.
 THREAD = "raycdc traces"
-#: How long the end of a run waits for a collector whose last answer was a failure.
+#: Seconds that the end of a run waits for a collector whose last answer was a failure.
 FAILING_WAIT_S = 1.0
 #: The headers of a request in addition to a user's own. They are set explicitly, because the exporter would otherwise
 #: use those of ``OTEL_EXPORTER_OTLP_HEADERS``, which may be meant for another collector.
@@ -60,8 +60,9 @@ _OF_REQUESTS = {
 
 
 class OtlpTraces:
-    """The traces of one run on their way to a collector. `put` is called by one thread at a time, and returns at once.
-    `warn` is called by the thread that sends, and by that of `end`.
+    """Sends the traces of one run to the collector. `put` is called by one thread at a time, and returns immediately.
+
+    `warn` is called by the sending thread, and by the thread that calls `end`.
     """
 
     def __init__(self, options: TracesOptions, warn: Callable[[str], None]) -> None:
@@ -83,7 +84,7 @@ class OtlpTraces:
         return f"OtlpTraces({self._location!r}, {self._spans} spans)"
 
     def put(self, trace: Span) -> None:
-        """Take a trace to send; nothing goes out where ``OTEL_SDK_DISABLED`` says so."""
+        """Queue a trace. Nothing is sent if ``OTEL_SDK_DISABLED`` is set."""
         if not self._ended:
             # A span of other code must not be the parent of these spans.
             self._add(trace, Context())
@@ -91,7 +92,7 @@ class OtlpTraces:
     def end(self, wait_s: float) -> None:
         """Send the waiting traces, for at most `wait_s`; then report how many spans were lost."""
         self._ended = True
-        # The processor would wait for as long as the exporter tries.
+        # The processor would wait as long as the exporter retries.
         ending = threading.Thread(target=self._processor.shutdown, name="raycdc traces end", daemon=True)
         ending.start()
         ending.join(min(wait_s, FAILING_WAIT_S) if self._exporter.fails else wait_s)
@@ -117,8 +118,9 @@ class OtlpTraces:
 
 
 class _Exporter(SpanExporter):
-    """OpenTelemetry's exporter, with the headers of now and with words about a collector that takes nothing. `export`
-    is called by the processor's thread.
+    """OpenTelemetry's exporter, with the present headers and with warnings about failures.
+
+    `export` is called by the processor's thread.
     """
 
     def __init__(self, options: TracesOptions, warn: Callable[[str], None]) -> None:
@@ -140,16 +142,16 @@ class _Exporter(SpanExporter):
                 session=session,
             )
         self._lock = threading.Lock()
-        #: Delivered spans and spans whose loss was reported, and those that were dropped since.
+        #: The number of spans that were delivered or whose loss was reported, and of spans dropped since.
         self._accounted = self._dropped = 0
         self._over = False
         self.fails = False
-        # The warnings of the run say all of it, once. The same filter twice is one.
+        # The run's warnings replace the exporter's log messages. Adding the same filter again has no effect.
         logging.getLogger(otlp.__name__).addFilter(_is_not_ours)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """See `SpanExporter.export`."""
-        # By its name its lines in libraries' logs are known.
+        # The thread's name identifies its messages in the logs of libraries.
         threading.current_thread().name = THREAD
         why = self._sent(spans)
         with self._lock:
@@ -180,10 +182,11 @@ class _Exporter(SpanExporter):
         self._wire.forget()
         if why := self._headers.read():
             return why
-        # Some versions of the exporter let it pass.
+        # Some versions of the exporter raise this error instead of handling it.
         with suppress(RequestException):
             self._otlp.export(spans)
-        # The exporter takes a redirection for success, and an answer that lost its body for none.
+        # The exporter's own result is not used: it takes a redirection for success, and an answer whose body was lost
+        # for a failure.
         return "" if self._wire.taken else self._wire.refusal()
 
 
@@ -192,14 +195,17 @@ def _count(spans: int) -> str:
 
 
 class _Headers(AuthBase):
-    """Puts headers into a request."""
+    """Adds the configured headers to a request."""
 
     def __init__(self, headers: Mapping[str, Secret]) -> None:
         self._headers = headers
         self._texts: dict[str, str] = {}
 
     def read(self) -> str:
-        """Read the headers again, and return the problem of one that cannot be sent any more, without its value."""
+        """Read the headers again.
+
+        Return the problem of a header that cannot be sent any more, without its value; else empty.
+        """
         self._texts = {name: newest(secret.reveal()) for name, secret in self._headers.items()}
         for name, text in self._texts.items():
             if not (text.isascii() and text.isprintable()):
@@ -212,8 +218,10 @@ class _Headers(AuthBase):
 
 
 class _Session(Session):
-    """Takes no header of the environment from the exporter, not even to look whether it can be sent, and follows no
-    redirection: headers are for this collector alone.
+    """A session without headers from the environment and without redirections.
+
+    The configured headers are for this collector only, and the exporter's own headers of the environment are not even
+    checked.
     """
 
     def prepare_request(self, request: Request) -> PreparedRequest:
@@ -227,11 +235,11 @@ class _Session(Session):
 
 
 class _NotSentError(RequestException):
-    """No error of a connection for the exporter, which would try again what gets no better soon."""
+    """Raised for a failure that the exporter must not retry; it retries connection errors only."""
 
 
 class _Wire(HTTPAdapter):
-    """Remembers how a try ended, which the exporter keeps to its log."""
+    """Sends a request, and remembers the result of the last attempt, which the exporter only logs."""
 
     def __init__(self, options: TracesOptions) -> None:
         super().__init__()
@@ -241,7 +249,7 @@ class _Wire(HTTPAdapter):
         self._cause: Exception | None = None
 
     def forget(self) -> None:
-        """A new try begins."""
+        """Forget the last result before a new attempt."""
         self._tried = False
         self._status = self._cause = None
 
@@ -254,10 +262,10 @@ class _Wire(HTTPAdapter):
         """See `HTTPAdapter.send`."""
         self.forget()
         self._tried = True
-        # A proxy of the environment would see headers that are for this collector alone.
+        # No proxy of the environment is used, because it would see headers that are for this collector only.
         named["proxies"] = {}
         if self._options.ca is not None:
-            # A variable of the environment would come before the session's own file (requests, `REQUESTS_CA_BUNDLE`).
+            # A variable of the environment would override the configured file (requests, `REQUESTS_CA_BUNDLE`).
             named["verify"] = self._options.ca
         try:
             response = super().send(request, *arguments, **named)
@@ -270,9 +278,9 @@ class _Wire(HTTPAdapter):
         return response
 
     def refusal(self) -> str:
-        """Return why the last try failed."""
+        """Return the reason why the last attempt failed."""
         if not self._tried:
-            # The exporter gave them up by itself, as it would each time.
+            # The exporter stopped by itself, as it would in each attempt.
             return "they cannot be encoded, or are too large for a request"
         status, cause = self._status, self._cause
         if status is not None:
@@ -288,7 +296,10 @@ class _Wire(HTTPAdapter):
 
 
 def _resource() -> Resource:
-    """Return the identity of the sender; ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` override it."""
+    """Return the attributes that identify the sender.
+
+    ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` override them.
+    """
     own = Resource(
         {
             "service.name": "raycdc",
@@ -302,7 +313,7 @@ def _resource() -> Resource:
 
 @contextmanager
 def _quiet_about_headers() -> Iterator[None]:
-    """Suppress log messages of this thread about variables with headers: they would quote a mistyped value."""
+    """Suppress log messages of this thread about header variables, which would quote a mistyped value."""
     thread = threading.get_ident()
 
     def is_foreign(_: logging.LogRecord) -> bool:
@@ -317,5 +328,5 @@ def _quiet_about_headers() -> Iterator[None]:
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
-    """Return True if a log message of the exporter comes from another user of it."""
+    """Return True if a log message of the exporter comes from another user of the exporter."""
     return record.threadName != THREAD

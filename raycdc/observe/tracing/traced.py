@@ -1,4 +1,4 @@
-"""The traces of one run: collects reports of its epoch loop and its source side, and sends them to a collector."""
+"""Tracing of one run: collects reports of its epoch loop and its source side, and sends traces to a collector."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def traced(
         yield ports
         return
     try:
-        from raycdc.observe.tracing.otlp import OtlpTraces  # Only here, because most runs are not traced.
+        from raycdc.observe.tracing.otlp import OtlpTraces  # The import is here, because most runs are not traced.
 
         sent = OtlpTraces(options, reporter.warning)
     except Exception as wrong:  # noqa: BLE001 - of libraries, which read variables of their own
@@ -51,7 +51,7 @@ def traced(
         yield replace(ports, on_committed=_then(traces.committed, ports.on_committed))
     except BaseException as error:
         traces.ended(type(error).__name__)
-        # An interrupted run does not wait.
+        # An interrupted run does not wait for the collector.
         sent.end(options.end_wait.total_seconds() if isinstance(error, Exception) else 0.0)
         raise
     traces.ended()
@@ -59,7 +59,7 @@ def traced(
 
 
 def _then(first: Callable[[ReportT], None], second: Callable[[ReportT], None]) -> Callable[[ReportT], None]:
-    """Both, one after the other."""
+    """Return a function that calls both, one after the other."""
 
     def both(value: ReportT) -> None:
         first(value)

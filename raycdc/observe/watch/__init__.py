@@ -1,1 +1,1 @@
-"""Listeners that report what lasts: stalls, outages of the store, phases of tables, recoveries."""
+"""Reports about lasting conditions of a run: stalls, phases of tables, recoveries."""

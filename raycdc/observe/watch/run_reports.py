@@ -38,7 +38,7 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 SNAPSHOT = "snapshot"
 #: The phase of a table whose snapshot is finished.
 _FOLLOWED = "stream"
-#: The phase of a table of which the state has only the name.
+#: The phase of a table for which the state has only the name.
 _NEW = "new"
 _PARKED = "parked"
 
@@ -46,28 +46,29 @@ PhaseEvent = TablePhaseChanged | SnapshotDone | SnapshotsDone
 
 
 class PhaseReporter:
-    """Takes each status of the source side. `phases` are those of the state's tables at the last commit.
+    """Reports phases of tables and finished snapshots. `phases` are those of the state's tables at the last commit.
 
-    The first status that has another table decides its phase. `refused` are tables of which a target had refused rows
-    by then.
+    Another table's phase is that of the first status that has the table. `refused` are tables whose rows a target had
+    refused by the last commit.
     """
 
     def __init__(
         self, phases: Mapping[str, str], notify: Callable[[PhaseEvent], None], refused: Collection[str] = ()
     ) -> None:
         self._phases = dict(phases)
-        #: Tables of which a target has refused rows: it lacks some of their snapshot until they begin again.
+        #: Tables whose rows a target has refused. The target lacks some rows of their snapshot until they are
+        #: resnapshotted.
         self._refused = {table for table in refused if self._phases.get(table) != SNAPSHOT}
         self._notify = notify
-        #: Rows of snapshots that the sink may not hold yet, and the epoch whose commit says that it does.
+        #: Snapshots whose rows may not be in the sink yet: their rows, and the epoch whose commit proves that they are.
         self._waiting: dict[str, tuple[int, int | None]] = {}
         self._done = 0
 
     def __repr__(self) -> str:
-        return f"TableLives({len(self._phases)} tables, {len(self._waiting)} wait for their commit)"
+        return f"PhaseReporter({len(self._phases)} tables, {len(self._waiting)} wait for their commit)"
 
     def heard(self, status: JobStatus | None) -> None:
-        """Take a status, on the thread that reads statuses."""
+        """Handle a status, on the thread that polls statuses."""
         if status is None:
             return
         for table, now in status.tables.items():
@@ -83,27 +84,30 @@ class PhaseReporter:
             if phase == _FOLLOWED and before in (None, _NEW, SNAPSHOT) and amount is not None:
                 self._waiting[name] = _holding(status), amount.rows
             elif phase == SNAPSHOT:
-                # It is resnapshotted before the report of the last snapshot was sent.
+                # The table is resnapshotted before the end of its last snapshot was reported.
                 self._waiting.pop(name, None)
-                # A table in its first snapshot may be refused before its first status arrives here.
+                # A target may refuse rows of a table's first snapshot before the table's first status arrives here.
                 if before in (_FOLLOWED, _PARKED):
                     self._refused.discard(name)
         idle = _is_idle(status)
         self._report_held(lambda epoch: idle or epoch <= status.committed, lambda: self._all_done(status))
 
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
-        """Targets have refused rows of these tables; the statuses of the source side say so later, or never."""
+        """Note that targets have refused rows of these tables.
+
+        The statuses of the source side may show that later, or never.
+        """
         for entry in entries.values():
             self._refused.update(entry.sources)
 
     def ended(self) -> None:
-        """Report that the run has committed everything; no more statuses follow."""
+        """Report the remaining snapshots, because the run has committed everything; no more statuses follow."""
         self._report_held(lambda _: True, lambda: SNAPSHOT not in self._phases.values())
 
     def _report_held(self, held: Callable[[int], bool], all_done: Callable[[], bool]) -> None:
         for name in sorted(name for name, (epoch, _) in self._waiting.items() if held(epoch)):
             _, rows = self._waiting.pop(name)
-            # Rows of a parked table may be missing in the target, however many epochs are committed.
+            # Rows of a parked table may be missing in the target, also after all epochs are committed.
             if name not in self._refused and self._phases[name] != _PARKED:
                 self._done += 1
                 self._notify(SnapshotDone(name, rows))
@@ -122,8 +126,7 @@ class PhaseReporter:
 def _is_idle(status: JobStatus) -> bool:
     """Return True if all rows that were read are in the sink.
 
-    A chunk without rows has no open bytes, and yet its table's target is made, or refused, by the epoch that has the
-    chunk.
+    A chunk without rows has no open bytes, but the epoch with the chunk creates the table's target, or parks the table.
     """
     on_its_way = status.sealing is not None or status.sealed > status.committed or status.counts.chunks_out
     return not on_its_way and not any(reader.open_bytes for reader in status.readers)
@@ -135,7 +138,7 @@ def _holding(status: JobStatus) -> int:
 
 
 def refused_by_targets(record: CommitRecord | None) -> Collection[str]:
-    """The source tables of which a target has refused rows, as the last commit has it."""
+    """Return the source tables whose rows a target has refused, as of the last commit."""
     return () if record is None else {table for entry in record.parked.values() for table in entry.sources}
 
 
@@ -152,9 +155,9 @@ def phases_at(store: CheckpointStore, committed: int) -> dict[str, str]:
 
 
 def _manifest(store: CheckpointStore, epoch: int) -> Manifest | None:
-    """Return the manifest.
+    """Return the manifest; None if it cannot be read.
 
-    None if it cannot be read, because only messages depend on it, and a start reports the problem.
+    Only messages depend on it here, and a start reports the problem.
     """
     try:
         return store.manifest(epoch)
@@ -163,9 +166,9 @@ def _manifest(store: CheckpointStore, epoch: int) -> Manifest | None:
 
 
 class NewTables:
-    """Takes each status of the source side. `known` are the tables of the state when the run began.
+    """Reports new tables. `known` are the tables of the state when the run began.
 
-    At a first start (None) they are those of the first status that has any; a source whose tables come one after
+    At a first start (None) the tables of the first status with any are known. A source whose tables come one after
     another reports none.
     """
 
@@ -177,7 +180,7 @@ class NewTables:
         return f"NewTables({len(self._known or ())} known)"
 
     def heard(self, status: JobStatus | None) -> None:
-        """Take a status, on the thread that reads statuses."""
+        """Handle a status, on the thread that polls statuses."""
         if status is None or not status.tables:
             return
         progress = {str(table): reported.progress for table, reported in status.tables.items()}
@@ -194,15 +197,15 @@ class NewTables:
                 self._notify(NewTable(name))
 
 
-#: Ends that need no recovery.
+#: Ends of a run after which no recovery is reported.
 _IN_ORDER = (int(ExitCode.DONE), int(ExitCode.INTERRUPTED))
 
 
 class Recoveries:
     """Reports recoveries. `began` and `went_on` are called when sink and record agree again.
 
-    The report waits for the reading processes, because the first line of a run names them. `before` is that of the
-    run's `Leadership`.
+    The report waits for the reading processes, because the first line of a run names them. `before` is the previous
+    driver, from the run's `Leadership`.
     """
 
     def __init__(self, before: Holder | TookOver | None, notify: Callable[[Recovered], None]) -> None:
@@ -214,7 +217,7 @@ class Recoveries:
         return f"Recoveries({self._cause}, {len(self._waiting)} to tell)"
 
     def began(self, recovery: Recovery) -> None:
-        """Report the run's own start, if the previous run ended unexpectedly."""
+        """Report the recovery at the start of the run, if the previous run ended unexpectedly."""
         if self._cause is not None:
             after, why = self._cause
             self._waiting.append(_recovered(after, why, recovery))
@@ -224,22 +227,22 @@ class Recoveries:
         self._waiting.append(_recovered(after, why, recovery))
 
     def heard(self, status: JobStatus | None) -> None:
-        """Take a status, on the thread that reads statuses."""
+        """Report the pending recoveries when the first status arrives, on the thread that polls statuses."""
         if status is not None:
             while self._waiting:
                 self._notify(self._waiting.pop(0))
 
 
 class RunReports:
-    """All reports of a run that are no figures: stalls, recoveries, new tables, tables in another phase.
+    """All reports of a run other than figures: stalls, recoveries, new tables, and phases of tables.
 
-    It takes part in what the run hears (`ProgressListeners`) from `open` on, and in tables from `begin` on.
+    It receives reports of the run (`ProgressListeners`) from `open` on, and reports tables from `begin` on.
     """
 
     def __init__(
         self, store: CheckpointStore, reporter: ProgressReporter, watchdog: Watchdog, before: Holder | TookOver | None
     ) -> None:
-        """`before` is that of the run's `Leadership`."""
+        """Create the reports; `before` is the previous driver, from the run's `Leadership`."""
         self._store, self._reporter = store, reporter
         self._watchdog = watchdog
         self._recoveries = Recoveries(before, reporter.notify)
@@ -258,7 +261,7 @@ class RunReports:
         *,
         stalled_after_s: float,
     ) -> RunReports:
-        """Report stages that do not move for `stalled_after_s`, until `stack` closes."""
+        """Create the reports, and watch for stages that do not move for `stalled_after_s`, until `stack` is closed."""
         watchdog = Watchdog(stalled_after_s, reporter.notify, reporter.hearers.moved)
         stack.enter_context(watchdog.watching())
         reporter.hearers.on_status.append(watchdog.heard)
@@ -267,17 +270,20 @@ class RunReports:
 
     @property
     def tracker(self) -> ActivityTracker:
-        """What the driver does, for the watchdog."""
+        """Return the tracker of the driver's activities."""
         return self._watchdog.tracker
 
     def recover(self, loop: EpochLoop) -> None:
-        """Let `loop` recover, and report that the run before did not end in order, if so."""
+        """Let `loop` recover, and report the recovery if the previous run ended unexpectedly."""
         phases = phases_at(self._store, loop.committed)
         self._recoveries.began(loop.recover())
         self._phases = PhaseReporter(phases, self._reporter.notify, refused_by_targets(self._store.last_commit()))
 
     def begin(self, committed: int) -> None:
-        """Report tables from now on; `committed` is the last recorded epoch. Call it when commands were taken."""
+        """Report tables from now on; `committed` is the last recorded epoch.
+
+        Called after waiting commands were carried out.
+        """
         store, hearers, last = self._store, self._reporter.hearers, self._store.last_manifest()
         assert self._phases is not None, "it has recovered"
         # The start itself reports the tables that have requests, so they count as known here.
@@ -292,7 +298,7 @@ class RunReports:
         self._recoveries.went_on(after, why, recovery)
 
     def ended(self) -> None:
-        """Report what the last commit has finished."""
+        """Report the snapshots that the last commit has finished."""
         assert self._phases is not None, "it has begun"
         self._phases.ended()
 

@@ -1,14 +1,14 @@
-"""Reports stalled stages of a run, and since when: the stage, the table and split, and the reader.
+"""Reports stalled stages of a run: the stage, the table and split, the reader, and the duration.
 
-One look a second, at figures that are there anyway: the works of the driver (`raycdc.core.activity`), those that
-readers and the coordinator told with their heartbeats, chunks that wait for the log, and a seal under way. Work that
-has not moved for ``pipeline.watchdog`` is told, again when it has stood twice as long, and once more when it goes on.
-Nothing else depends on it: it never ends a run, which patience and time-outs do.
+A poll each second examines existing figures: the driver's activities (`raycdc.core.activity`), those that readers and
+the coordinator reported in their heartbeats, chunks that wait for the log, and a running seal. A stage that has not
+moved for ``pipeline.watchdog`` is reported, again when the time has doubled, and once more when it moves. The watchdog
+only reports: retry limits and timeouts end a run.
 
-An enumerator that says nothing for as long is reported instead of what it and its readers waited for when it spoke
-last: that may have gone on since, and it is unknown.
+If the enumerator does not answer for that long, this is reported instead of the stages in its last answer, because
+these may have moved since.
 
-A log without changes, a table that waits for its turn and a reader that keeps to a rate are no work that stands.
+A log without changes, a table that waits for its turn, and a reader at its rate limit do not count as stalled.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from raycdc.observe.events import RunEvent, StageResumed, StageStalled
 from raycdc.source.protocol.job_status import JobStatus
 
 POLL_S = 1.0
-#: An enumerator that seals much takes a second or two for an answer, whatever `pipeline.watchdog` is.
+#: The minimum for the enumerator, which may take a second or two to answer while it seals much.
 SILENT_MIN_S = 10.0
-#: The activity of a silent enumerator.
+#: The activity that is reported for a silent enumerator.
 SILENT = "has not said how far the job is"
 SILENT_NOTE = "what tables and readers wait for is not known meanwhile"
-#: A stall is reported again when it has lasted this many times as long.
+#: A stall is reported again when its duration has grown by this factor.
 AGAIN_AFTER = 2.0
 
 
@@ -43,17 +43,17 @@ class _StallKey:
 
 @dataclass(slots=True)
 class _LastReport:
-    """The last report about a stage, and after how many seconds it is repeated."""
+    """The last report about a stage, and the duration in seconds at which it is repeated."""
 
     event: StageStalled
     again_s: float
-    #: Whether it was reported from a status of the source side, and not from the driver.
+    #: True if a status of the source side showed the stall, False if the driver's tracker did.
     by_status: bool
 
 
 @dataclass(slots=True)
 class _Since:
-    """Since when nothing of a place has changed that shows a movement."""
+    """The time since which the figures that show a movement (`shows`) are unchanged."""
 
     shows: Hashable
     since_s: float
@@ -61,7 +61,7 @@ class _Since:
 
 @dataclass(slots=True)
 class StallDetector:
-    """The decisions, without clock and threads: statuses in, events out."""
+    """Decides which events to report, from activities and statuses; without clock and threads."""
 
     after_s: float
     _reported: dict[_StallKey, _LastReport] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class StallDetector:
             yield self._event(_StallKey(one.stage, one.table, one.split), one.doing, one.seconds, one.note)
 
     def _of_status(self, heard_s: float, status: JobStatus) -> Iterator[tuple[_StallKey, StageStalled]]:
-        """Yield the stages that had stalled at the time of the status, and for how long."""
+        """Yield the stages of the status, with the time that they have not moved."""
         for one in status.stalled:
             yield self._event(_StallKey(one.stage, one.table, one.split), one.doing, one.seconds, one.note)
         for reader in status.readers:
@@ -124,9 +124,9 @@ class StallDetector:
             yield self._event(key, doing, heard_s - since.since_s)
 
     def _observed(self, status: JobStatus) -> Iterator[tuple[_StallKey, tuple[str, Hashable]]]:
-        """Yield the waits between readers: their text, and the figures that show whether they move."""
+        """Yield the waits between readers: their text, and the figures that change if they move."""
         if status.is_rate_limited:
-            return  # They wait because of the configured rate limit.
+            return  # Readers wait because of the configured rate limit.
         moves = sum(reader.process.moves for reader in status.readers)
         places = tuple(reader.metrics.log.ordinal for reader in status.readers if reader.metrics.log is not None)
         for reader in status.readers:
@@ -145,10 +145,10 @@ class StallDetector:
 
 
 class Watchdog:
-    """Watches for stalls; see the module's docstring. `notify` is called by its thread.
+    """Watches for stalls in a thread; `notify` is called by this thread.
 
-    `asked` and `heard` are called by the thread that requests statuses. `moved` is called when the driver's works have
-    moved, at most once per check: a long recovery has no other heartbeat.
+    `asked` and `heard` are called by the thread that polls statuses. `moved` is called when the driver's activities
+    have progressed, at most once per check: a long recovery has no other sign of progress.
     """
 
     def __init__(
@@ -165,24 +165,24 @@ class Watchdog:
         self._moved_s = 0.0
         self._threads = threads
         self._status: JobStatus | None = None
-        #: The time of the last status, or of the first request for one; None while none is requested.
+        #: The time of the last status, or of the first request for one; None while no status is requested.
         self._heard_s: float | None = None
-        #: The works of the driver.
+        #: The activities of the driver.
         self.tracker = ActivityTracker(threads)
 
     def asked(self, *, asking: bool) -> None:
-        """Note that statuses are requested from now on, or no more because there is no source side."""
+        """Note that statuses are requested from now on, or no longer because there is no source side."""
         self._status, self._heard_s = None, self._threads.now_s() if asking else None
 
     def heard(self, status: JobStatus | None) -> None:
-        """Note the newest status of the source side; without one, the last one's stalls are kept."""
-        # A status after the last request is a late answer.
+        """Store the newest status of the source side. None keeps the previous one."""
+        # An answer that arrives after the last request is ignored.
         if status is not None and self._heard_s is not None:
             self._status, self._heard_s = status, self._threads.now_s()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look while the block runs."""
+        """Watch for stalls until the end of the block."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -199,7 +199,7 @@ class Watchdog:
             self._notify(event)
 
     def poll(self) -> None:
-        """Look once."""
+        """Check for stalls once, and report them."""
         if (moved_s := self.tracker.moved_last_s()) > self._moved_s:
             self._moved_s = moved_s
             self._moved()

@@ -22,7 +22,7 @@ export function showHead(update) {
   setText(byId("status-source"), `Reported by ${status.said}.`);
   const run = status.run;
   setText(byId("run-info"), run
-    ? `Into ${status.sink ?? "its target"}, since ${duration(status.at_ms - run.started_ms)}, by process ${run.pid} on ${
+    ? `Writes to ${status.sink ?? "its target"}, for ${duration(status.at_ms - run.started_ms)}, as process ${run.pid} on ${
       run.host}${run.local ? ", without Ray and Spark (--local)" : ""}.`
     : "");
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +32,14 @@ class Column(JsonObject):
     nullable: bool = True
     default: str | None = None
     hidden: bool = field(default=False, metadata=stored("hidden", left_out=True))
+
+    def with_name(self, name: str) -> Column:
+        """Return the column with another name."""
+        return replace(self, name=name)
+
+    def with_type(self, new: LogicalType) -> Column:
+        """Return the column with another type."""
+        return replace(self, type=new)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The rules by which a target follows its source's schema changes.
 
-They also say whether a change that cannot be carried out is an error. `columns` (databases) and `lake_columns` (Delta,
-Iceberg) plan the effect of a change on a target's columns.
+They also say whether a change that cannot be carried out is an error. `raycdc.sinks.columns` plans the effect of a
+change on a target's columns.
 """
 
 from __future__ import annotations

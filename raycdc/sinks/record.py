@@ -28,7 +28,7 @@ from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.model import Column, TableId
 from raycdc.model.json_value import Json
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.columns import ColumnsPlan
+from raycdc.sinks.database_columns import DatabasePlan
 
 _VERSION = 5
 _WITHOUT_COPIES = 4
@@ -140,13 +140,13 @@ class TargetRecord:
 NO_COMMITS = (0, 0, 0, False, "[]", "[]")
 
 
-def renamed(before: Before, planned: ColumnsPlan) -> Before:
+def renamed(before: Before, planned: DatabasePlan) -> Before:
     """`before`, with what its columns are called once it was `planned` from there."""
     now = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     return replace(before, now=tuple(now.get(column.name) for column in before.columns))
 
 
-def again(target: TableId, held: TargetRecord, planned: ColumnsPlan) -> ColumnsPlan:
+def again(target: TableId, held: TargetRecord, planned: DatabasePlan) -> DatabasePlan:
     """Return the rest of a plan from ``held.before``, for a target that has ``held.columns``."""
     if held.before is None:
         return planned

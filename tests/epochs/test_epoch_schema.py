@@ -99,6 +99,24 @@ def test_a_wider_type_is_followed_and_a_dropped_column_stays_as_nulls(
     assert sorted(upsert.rows(orders), key=lambda row: row["id"]) == expected
 
 
+@pytest.mark.parametrize("behavior", ["lenient", "evolve"])
+def test_a_table_that_is_emptied_in_the_same_epoch_takes_any_type(upsert: World, behavior: str) -> None:
+    play(upsert, epochs=2, final=False)
+    orders = upsert.script.table("shop.orders")
+    text = replace(column_of(orders, "qty"), type=LogicalType(TypeKind.STRING))
+    orders.truncate()
+    changed(
+        orders,
+        [text if c.name == "qty" else c for c in orders.schema.columns],
+        TruncateTableEvent(orders.id),
+        AlterColumnTypeEvent(orders.id, "qty", text.type),
+    )
+    orders.insert({"id": 1000, "name": "new", "qty": "many"})
+    upsert.script.seal(final=True)
+    upsert.loop(upsert.sink(schema_change=behavior)).run()
+    upsert.check()
+
+
 def test_evolve_drops_renames_and_moves_columns_in_the_target(upsert: World) -> None:
     play(upsert, epochs=2, final=False)
     orders = upsert.script.table("shop.orders")

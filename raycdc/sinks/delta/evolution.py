@@ -1,6 +1,6 @@
 """Carries out schema changes on a Delta table according to ``pipeline.schema_change``, in one commit.
 
-Called by `sink`. `raycdc.sinks.lakes.lake_columns` plans the columns. New columns at the end are added as metadata; any
+Called by `sink`. `raycdc.sinks.columns` plans the columns. New columns at the end are added as metadata; any
 other change (a wider type, a new name or position, a dropped column) rewrites the table, streamed through this process,
 because without Delta's column mapping there is no other way that every reader understands.
 
@@ -25,15 +25,16 @@ from raycdc.model.types import TypeKind
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.changes import check_constant, check_names
+from raycdc.sinks.columns import plan_columns
 from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.layout import unfit
 from raycdc.sinks.delta.row_reading import RewrittenColumn
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.lakes.lake_columns import LakeColumn, LakeFormat, constant_of, plan_columns, type_error
+from raycdc.sinks.lakes.lake_columns import LakeColumn, check_adoptable, constant_of, lake_abilities
 from raycdc.sinks.steps import CommitMetadata
 from raycdc.sinks.targets import check_names as check_names_held
 
-FORMAT = LakeFormat("Delta")
+DELTA = lake_abilities("Delta")
 
 _SQL_TYPES: dict[TypeKind, str] = {
     TypeKind.BOOLEAN: "BOOLEAN",
@@ -68,11 +69,7 @@ def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
                 f"{target.name}: the Delta table that is there is partitioned by a {invalid} Choose another path, or "
                 'empty it with pipeline.on_existing = "replace".'
             )
-    there = {f.name.casefold(): f for f in target.arrow()}
-    for want in wanted:
-        have = there.get(want.name.casefold())
-        if have is not None and (have.type != want.type or have.name != want.name):
-            raise type_error(FORMAT, target.name, have, want)
+    check_adoptable(DELTA, target.name, target.arrow(), wanted)
 
 
 def default_sql(target: TableId, column: Column) -> str:
@@ -100,20 +97,21 @@ def evolve(
 ) -> None:
     """Carry ``work.changes`` out on the table, and write the vector of `commit_metadata` with them."""
     commits, present = DeltaCommits(target), target.arrow()
-    plan = plan_columns(FORMAT, present, work, wanted, rules)
+    plan = plan_columns(DELTA, list(present), work, list(wanted), rules)
     planned = plan.columns
     _check_partitions(target, planned, plan.events)
     if rules.upsert:
         # Written before all changes: after a crash in between, a note may exist for a column that the source still has,
         # where it has no effect.
         commits.set_options(target.ownership.note_after(work.changes, plan.names, work.schema.arrow().names))
-    added = [p for p in planned if p.origin is None]
-    if [p.origin for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
+    added = [p for p in planned if p.values_of is None]
+    if [p.values_of for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
         if added:
-            commits.add_columns([p.field for p in added if p.field.name not in present.names], commit_metadata)
+            commits.add_columns([p.column for p in added if p.name not in present.names], commit_metadata)
     else:
         columns = [
-            RewrittenColumn(p.field, p.origin, constant_of(target.name, p) if rules.upsert else None) for p in planned
+            RewrittenColumn(p.column, p.values_of, constant_of(target.name, p) if rules.upsert else None)
+            for p in planned
         ]
         commits.rewrite(columns, commit_metadata, empty=plan.emptied)
     if plan.emptied:
@@ -126,13 +124,13 @@ def evolve(
 def _same_fields(planned: Sequence[LakeColumn], present: pa.Schema) -> bool:
     """Return True if existing columns keep name and type, and new ones have new names."""
     old, new = planned[: len(present)], planned[len(present) :]
-    unchanged = all(p.field.name == f.name and p.field.type == f.type for p, f in zip(old, present, strict=True))
-    return unchanged and all(p.origin is None and p.field.name not in present.names for p in new)
+    unchanged = all(p.name == f.name and p.column.type == f.type for p, f in zip(old, present, strict=True))
+    return unchanged and all(p.values_of is None and p.name not in present.names for p in new)
 
 
 def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events: Sequence[SchemaChangeEvent]) -> None:
     """Check that partition columns are unchanged, except for a wider type."""
-    kept = {p.field.name for p in planned if p.origin == p.field.name}
+    kept = {p.name for p in planned if p.values_of == p.name}
     added = {event.column.name for event in events if isinstance(event, AddColumnEvent)}
     for name in target.partition_columns:
         if name not in kept or name in added:
@@ -142,7 +140,7 @@ def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events
                 "snapshot."
             )
     for p in planned:
-        if p.field.name in target.partition_columns and (invalid := unfit(p.field.name, p.field.type)):
+        if p.name in target.partition_columns and (invalid := unfit(p.name, p.column.type)):
             raise ChangeRefusedError(f"{target.name}: {invalid}")
 
 

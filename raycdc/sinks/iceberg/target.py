@@ -8,7 +8,7 @@ vector. A column keeps its id as long as it is the same column, under any name a
 affects metadata only. Data files are rewritten if rows get a value that no file has: a constant default, a type as
 which Iceberg cannot read the old values (a decimal's scale), a second column with the values of another.
 
-`raycdc.sinks.lakes.lake_columns` plans the columns. A new column of an old name gets a new id.
+`raycdc.sinks.columns` plans the columns. A new column of an old name gets a new id.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from raycdc.segments.tasks import ResultT, StageTask, run_in_process
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableCommit
 from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.changes import fitted_to
+from raycdc.sinks.columns import ColumnPlan, plan_columns
 from raycdc.sinks.iceberg.commits import CommitContent
 from raycdc.sinks.iceberg.concurrent_writers import check_files, check_unchanged
 from raycdc.sinks.iceberg.files import IcebergColumn, KeyBounds, WrittenFile, arrow_type, read_whole, stored, type_text
@@ -43,7 +44,7 @@ from raycdc.sinks.iceberg.tasks import (
     RewrittenFiles,
     WantedColumn,
 )
-from raycdc.sinks.lakes.lake_columns import LakeFormat, LakePlan, constant_of, plan_columns, type_error
+from raycdc.sinks.lakes.lake_columns import check_adoptable, constant_of, lake_abilities
 from raycdc.sinks.lakes.maintenance import groups_of
 from raycdc.sinks.lakes.ownership import nothing_left
 from raycdc.sinks.rows import changelog_arrow
@@ -64,7 +65,7 @@ def _stored(arrow: pa.DataType) -> pa.DataType:
     return arrow_type(type_text(arrow))
 
 
-FORMAT = LakeFormat("Iceberg", _stored)
+ICEBERG = lake_abilities("Iceberg", _stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,7 @@ def plan_evolution(
 
     `wanted` are the columns of the new rows (`files.stored`). Raises `SinkError` if the table cannot follow.
     """
-    there = pa.schema([pa.field(column.name, column.arrow) for column in present])
-    planned = plan_columns(FORMAT, there, work, wanted, rules)
+    planned = plan_columns(ICEBERG, _fields(present), work, list(wanted), rules)
     return _numbered(planned, present, work, next_id=next_id, upsert=rules.upsert)
 
 
@@ -108,11 +108,8 @@ def mergeable(
     present: Sequence[IcebergColumn], wanted: pa.Schema, work: TableCommit, *, next_id: int
 ) -> SchemaEvolution:
     """Return the columns of an existing table, with those that it lacks. Raises `SinkError` if types differ."""
-    there = {column.name.casefold(): column for column in present}
-    for want in wanted:
-        have = there.get(want.name.casefold())
-        if have is not None and (have.arrow != want.type or have.name != want.name):
-            raise type_error(FORMAT, work.target, pa.field(have.name, have.arrow), want)
+    check_adoptable(ICEBERG, work.target, _fields(present), wanted)
+    there = {column.name.casefold() for column in present}
     missing = [field for field in wanted if field.name.casefold() not in there]
     new = [IcebergColumn(next_id + at, field.name, type_text(field.type)) for at, field in enumerate(missing)]
     kept = [EvolvedColumn(column, column.id) for column in present]
@@ -120,28 +117,32 @@ def mergeable(
 
 
 def _numbered(
-    lake: LakePlan, present: Sequence[IcebergColumn], work: TableCommit, *, next_id: int, upsert: bool
+    plan: ColumnPlan[pa.Field], present: Sequence[IcebergColumn], work: TableCommit, *, next_id: int, upsert: bool
 ) -> SchemaEvolution:
     """Ids for the columns: a column's own while its values can be read from the files as they are, else new ones."""
     here = {column.name: column for column in present}
     kept_by: dict[int, str] = {}
     #: If two columns have the values of one, the one that keeps its name keeps the id.
-    for column in sorted(lake.columns, key=lambda c: c.field.name != c.origin):
-        if column.origin is not None and _is_read_as(here[column.origin].arrow, column.field.type):
-            kept_by.setdefault(here[column.origin].id, column.field.name)
+    for p in sorted(plan.columns, key=lambda p: p.name != p.values_of):
+        if p.values_of is not None and _is_read_as(here[p.values_of].arrow, p.column.type):
+            kept_by.setdefault(here[p.values_of].id, p.name)
     planned: list[EvolvedColumn] = []
     rewritten = False
-    for column in lake.columns:
-        name, origin = column.field.name, None if column.origin is None else here[column.origin].id
-        checked = constant_of(work.target, column) if upsert else None
-        constant = column.added.default if checked is not None and column.added is not None else None
+    for p in plan.columns:
+        name, origin = p.name, None if p.values_of is None else here[p.values_of].id
+        checked = constant_of(work.target, p) if upsert else None
+        constant = p.added.default if checked is not None and p.added is not None else None
         if origin is not None and kept_by.get(origin) == name:
             number = origin
         else:
             number, next_id = next_id, next_id + 1
             rewritten = rewritten or origin is not None or constant is not None
-        planned.append(EvolvedColumn(IcebergColumn(number, name, type_text(column.field.type)), origin, constant))
-    return SchemaEvolution(tuple(planned), emptied=lake.emptied, rewritten=rewritten and not lake.emptied)
+        planned.append(EvolvedColumn(IcebergColumn(number, name, type_text(p.column.type)), origin, constant))
+    return SchemaEvolution(tuple(planned), emptied=plan.emptied, rewritten=rewritten and not plan.emptied)
+
+
+def _fields(columns: Sequence[IcebergColumn]) -> list[pa.Field]:
+    return [pa.field(column.name, column.arrow) for column in columns]
 
 
 def _is_read_as(have: pa.DataType, want: pa.DataType) -> bool:
@@ -473,7 +474,7 @@ def columns_of(work: TableCommit, table: IcebergTarget, context: SinkContext) ->
         )
     for want in wanted:
         if there[want.name].arrow != want.type:
-            raise type_error(FORMAT, work.target, pa.field(want.name, there[want.name].arrow), want)
+            raise ICEBERG.type_error(work.target, pa.field(want.name, there[want.name].arrow), want)
     return [there[name] for name in wanted.names]
 
 

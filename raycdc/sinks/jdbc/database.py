@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from raycdc.errors import FencedError, SinkError, SinkLockedError
 from raycdc.model import Column, TableId
-from raycdc.sinks.columns import ColumnsPlan
+from raycdc.sinks.database_columns import DatabasePlan
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.staging import SqlDialect, Staging, StatementExecutor
 from raycdc.sinks.record import NO_COMMITS, TargetRecord
@@ -190,7 +190,7 @@ class JdbcTables(Protocol):
     def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
         """Do `there`. Raises `TargetModifiedError` if a change by others would lose or change written rows."""
 
-    def alter(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str], marker: str) -> None:
+    def alter(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str], marker: str) -> None:
         """Carry `plan` out on the target, which is as `present` says; `key` is the one to come."""
 
     def has_null(self, target: TableId, column: str) -> bool:

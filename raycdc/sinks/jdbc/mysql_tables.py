@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from raycdc.clients.mysql import quote_name
 from raycdc.errors import TargetExistsError, TargetModifiedError
 from raycdc.model import Column, TableId, TypeKind
-from raycdc.sinks.columns import ColumnsPlan
+from raycdc.sinks.database_columns import DatabasePlan
 from raycdc.sinks.jdbc.database import JdbcDatabase, Made
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.staging import StatementExecutor
@@ -144,7 +144,7 @@ class MySqlTables:
             raise unsupported.modified_error(target, str(self._database.address))
         return _identity(comment)
 
-    def alter(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str], marker: str) -> None:
+    def alter(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str], marker: str) -> None:
         if plan.emptied:
             self.empty(target)
         if self.marker(target) != marker:
@@ -171,7 +171,7 @@ class MySqlTables:
         parts = ", ".join(f"MODIFY COLUMN {definition(column, (), collation)}" for column in columns)
         self._change(f"ALTER TABLE {_name(target)} {parts}")
 
-    def _clauses(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str]) -> list[str]:
+    def _clauses(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str]) -> list[str]:
         """The one ALTER that carries the plan out on a table that has the columns of its record."""
         there = self._types(target)
         if missing := [c.name for c in present.columns if c.name not in there]:

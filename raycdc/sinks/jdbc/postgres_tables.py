@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from raycdc.clients.postgres import quote
 from raycdc.errors import TargetExistsError
 from raycdc.model import Column, TableId, TypeKind
-from raycdc.sinks.columns import ColumnsPlan
+from raycdc.sinks.database_columns import DatabasePlan
 from raycdc.sinks.jdbc.database import Made
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.staging import StatementExecutor
@@ -108,7 +108,7 @@ class PostgresTables:
             raise unsupported.modified_error(target, str(self._address))
         return identity or None
 
-    def alter(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str], marker: str) -> None:
+    def alter(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str], marker: str) -> None:
         table = quote(target.db, target.table)
         if plan.emptied:
             self.empty(target)

@@ -29,7 +29,14 @@ from raycdc.model.evolution.events import AlterColumnTypeEvent
 from raycdc.sinks.api import CommitVector, SinkContext, TableCommit
 from raycdc.sinks.api import TableCommit as Work
 from raycdc.sinks.changes import fitted_to
-from raycdc.sinks.columns import ColumnsPlan, key_after, plan, same_everywhere
+from raycdc.sinks.database_columns import (
+    DATABASE,
+    DATABASE_IGNORING_CASE,
+    DatabasePlan,
+    key_after,
+    plan,
+    same_everywhere,
+)
 from raycdc.sinks.jdbc.database import DatabaseSession, JdbcDatabase, Made
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.staging import Incoming, StagedTable
@@ -60,7 +67,7 @@ def wished(work: TableCommit, *, upsert: bool) -> tuple[str, ...]:
 
 
 def required_after(
-    held: TargetRecord, planned: ColumnsPlan, work: TableCommit, session: DatabaseSession, *, upsert: bool
+    held: TargetRecord, planned: DatabasePlan, work: TableCommit, session: DatabaseSession, *, upsert: bool
 ) -> tuple[str, ...]:
     """Return the columns that are NOT NULL after `planned`.
 
@@ -198,14 +205,9 @@ class JdbcSteps(Target):
         held, context = self._held, self._context
         assert held is not None
         shape = held.shape()
-        planned = plan(
-            shape.columns,
-            shape.key,
-            work,
-            context.rules,
-            fold=str.casefold if self._database.ignores_case else str,
-            may_rekey=held.created and not work.merged,
-        )
+        store = DATABASE_IGNORING_CASE if self._database.ignores_case else DATABASE
+        may_rekey = held.created and not work.merged
+        planned = plan(store, shape.columns, shape.key, work, context.rules, may_rekey=may_rekey)
         before = renamed(shape, planned)
         planned = again(self.name, held, planned)
         columns = tuple(p.column for p in planned.columns)
@@ -363,7 +365,7 @@ class JdbcSteps(Target):
         return marker in (marker_of(app_id, self.name, epoch), f"{short(app_id)}:{epoch}")
 
 
-def is_same(held: TargetRecord, planned: ColumnsPlan, key: Sequence[str], database: JdbcDatabase) -> bool:
+def is_same(held: TargetRecord, planned: DatabasePlan, key: Sequence[str], database: JdbcDatabase) -> bool:
     """Return True if `planned` changes nothing of the target's columns and constraints. `key` is the new key."""
 
     def retyped(old: Column, new: Column) -> bool:

@@ -23,7 +23,7 @@ from raycdc.core.failpoints import reach
 from raycdc.errors import ChangeRefusedError
 from raycdc.model import Column, TableId
 from raycdc.sinks.changes import check_constant
-from raycdc.sinks.columns import ColumnsPlan
+from raycdc.sinks.database_columns import DatabasePlan
 from raycdc.sinks.mongodb.commits import CommitCollection, Kept, MigrationProgress, Operations, RecordChange
 from raycdc.sinks.mongodb.documents import Group, element, encode
 from raycdc.sinks.mongodb.server import Document, Server, Session
@@ -37,7 +37,7 @@ _BATCH_BYTES_MAX = 8 << 20
 _RENAMED = "raycdc_renamed_"
 
 
-def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: ColumnsPlan) -> Operations:
+def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: DatabasePlan) -> Operations:
     """The update that turns documents with the columns `present` into those of `planned`; empty if there is none."""
     names = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     renamed = {old: new for old, new in names.items() if old != new}

@@ -27,7 +27,7 @@ from raycdc.model import Column, TableId, TableSchema
 from raycdc.sinks.api import STEP_APPEND, CommitVector, SinkContext
 from raycdc.sinks.api import TableCommit as Work
 from raycdc.sinks.changes import fitted_to
-from raycdc.sinks.columns import ColumnsPlan, plan, type_error
+from raycdc.sinks.database_columns import DATABASE, DatabasePlan, plan
 from raycdc.sinks.mongodb.commits import CommitCollection, Kept, Operations, RecordChange
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
 from raycdc.sinks.mongodb.server import DUPLICATE_KEY, Described, Document, DuplicateError, Server, Session
@@ -232,7 +232,7 @@ class MongoDbSteps(Target):
         record, context = self._same(self._recorded), self._context
         held = record.held
         shape = held.shape()
-        planned = plan(shape.columns, shape.key, work, context.rules)
+        planned = plan(DATABASE, shape.columns, shape.key, work, context.rules)
         before = renamed(shape, planned)
         planned = again(self.name, held, planned)
         columns = tuple(p.column for p in planned.columns)
@@ -298,7 +298,7 @@ class MongoDbSteps(Target):
 
     # -- schema
 
-    def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: ColumnsPlan) -> None:
+    def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: DatabasePlan) -> None:
         """Raise `SinkError` if a type change would write existing values differently; a wider type keeps them."""
         types = {column.name: column for column in present}
         # Rows come as the source has them, whatever became of the change.
@@ -310,7 +310,7 @@ class MongoDbSteps(Target):
             if old is None or planned.emptied:
                 continue
             if not same_form(old.type, new):
-                raise type_error(self.name, old, new)
+                raise DATABASE.type_error(self.name, old, old.with_type(new))
             if self._context.upsert and p.origin is not None and old.name in key and not same_key(old.type, new):
                 raise ChangeRefusedError(
                     f"{self.name}: the key column {old.name} is a text in MongoDB, whose digits after the point "

@@ -22,7 +22,7 @@ from raycdc.model.evolution import (
 )
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.change_rules import ChangeRules
-from raycdc.sinks.columns import ColumnsPlan, fits, plan
+from raycdc.sinks.database_columns import DATABASE, DatabasePlan, fits, plan
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.types import mysql_type, postgres_type
 
@@ -46,11 +46,12 @@ def planned(
     behavior: str = "lenient",
     key: str = "id",
     may_rekey: bool = False,
-) -> ColumnsPlan:
+) -> DatabasePlan:
     """What events that lead to `columns` make of a target with id, name and qty."""
     changes = events
     work = TableCommit(2, 1, ORDERS, ORDERS, TableSchema(columns, (key,)), changes, (), {})
     return plan(
+        DATABASE,
         (ID, NAME, QTY),
         ("id",),
         work,
@@ -59,7 +60,7 @@ def planned(
     )
 
 
-def shape(made: ColumnsPlan) -> list[tuple[str, str | None]]:
+def shape(made: DatabasePlan) -> list[tuple[str, str | None]]:
     return [(p.column.name, p.origin) for p in made.columns]
 
 

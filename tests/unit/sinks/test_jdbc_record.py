@@ -9,7 +9,8 @@ import pytest
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.columns import ColumnsPlan, TargetColumnPlan
+from raycdc.sinks.columns import TargetColumn
+from raycdc.sinks.database_columns import DatabasePlan
 from raycdc.sinks.record import NO_COMMITS, Before, Intent, TargetRecord, again, renamed
 
 T = TableId("shop", "t")
@@ -88,8 +89,8 @@ def test_a_record_says_which_columns_take_no_null() -> None:
     assert older.demands == ()
 
 
-def exchanged() -> ColumnsPlan:
-    return ColumnsPlan((TargetColumnPlan(ID, "id"), TargetColumnPlan(A, "b"), TargetColumnPlan(B, "a")))
+def exchanged() -> DatabasePlan:
+    return DatabasePlan((TargetColumn(ID, "id"), TargetColumn(A, "b"), TargetColumn(B, "a")))
 
 
 def test_an_exchange_of_names_is_done_once() -> None:
@@ -97,16 +98,16 @@ def test_an_exchange_of_names_is_done_once() -> None:
     before = renamed(shape, exchanged())
     assert before.now == ("id", "b", "a")
     held = TargetRecord(CommitVector(2, 7), (ID, A, B), ("id",), created=True, before=before)
-    assert again(T, held, exchanged()) == ColumnsPlan(
-        (TargetColumnPlan(ID, "id"), TargetColumnPlan(A, "a"), TargetColumnPlan(B, "b"))
+    assert again(T, held, exchanged()) == DatabasePlan(
+        (TargetColumn(ID, "id"), TargetColumn(A, "a"), TargetColumn(B, "b"))
     )
 
 
 def test_a_column_that_was_added_is_there_and_one_that_went_cannot_come_back() -> None:
     before = Before((ID, A), ("id",), ("id", None))
     held = TargetRecord(CommitVector(2, 7), (ID, C), ("id",), created=True, before=before)
-    assert again(T, held, ColumnsPlan((TargetColumnPlan(ID, "id"), TargetColumnPlan(C, None)))) == ColumnsPlan(
-        (TargetColumnPlan(ID, "id"), TargetColumnPlan(C, "c"))
+    assert again(T, held, DatabasePlan((TargetColumn(ID, "id"), TargetColumn(C, None)))) == DatabasePlan(
+        (TargetColumn(ID, "id"), TargetColumn(C, "c"))
     )
     with pytest.raises(SinkError, match="column a went with a change of an epoch that was dropped"):
-        again(T, held, ColumnsPlan((TargetColumnPlan(ID, "id"), TargetColumnPlan(A, "a"))))
+        again(T, held, DatabasePlan((TargetColumn(ID, "id"), TargetColumn(A, "a"))))

@@ -13,10 +13,12 @@ from raycdc.model.evolution import (
     RenameColumnEvent,
     SchemaChangeBehavior,
     SchemaChangeEvent,
+    TruncateTableEvent,
 )
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.change_rules import ChangeRules
-from raycdc.sinks.lakes.lake_columns import LakeFormat, constant_of, plan_columns
+from raycdc.sinks.columns import plan_columns
+from raycdc.sinks.lakes.lake_columns import constant_of, lake_abilities
 
 T = TableId("shop", "t")
 INT = LogicalType(TypeKind.INT32)
@@ -33,13 +35,13 @@ def planned(
     schema = TableSchema(tuple(Column(name, INT, nullable=name != "id") for name in names), ("id",))
     work = TableCommit(2, 1, T, T, schema, events, (), {})
     plan = plan_columns(
-        LakeFormat("Delta"),
-        pa.schema([(name, pa.int32()) for name in present]),
+        lake_abilities("Delta"),
+        [pa.field(name, pa.int32()) for name in present],
         work,
-        pa.schema([(name, pa.int32()) for name in names]),
+        [pa.field(name, pa.int32()) for name in names],
         ChangeRules(upsert=upsert, behavior=SchemaChangeBehavior(behavior)),
     )
-    return [(column.field.name, column.origin) for column in plan.columns]
+    return [(column.name, column.values_of) for column in plan.columns]
 
 
 @pytest.mark.parametrize("behavior", ["evolve", "try_evolve", "lenient", "ignore"])
@@ -100,10 +102,29 @@ def test_a_default_follows_its_column_under_its_later_name() -> None:
         AlterColumnTypeEvent(T, "c", named.type),
     )
     plan = plan_columns(
-        LakeFormat("Delta"),
-        pa.schema([("id", pa.int32()), ("a", pa.int32())]),
+        lake_abilities("Delta"),
+        [pa.field("id", pa.int32()), pa.field("a", pa.int32())],
         TableCommit(2, 1, T, T, schema, events, (), {}),
-        schema.arrow(),
+        list(schema.arrow()),
         ChangeRules(upsert=True, behavior=SchemaChangeBehavior.LENIENT),
     )
     assert constant_of(T, plan.columns[-1]) == pa.scalar(7, pa.int64())
+
+
+def test_a_lake_that_is_emptied_takes_any_type_and_copies_nothing() -> None:
+    text = LogicalType(TypeKind.STRING)
+    schema = TableSchema((Column("id", INT, nullable=False), Column("b", text)), ("id",))
+    events = RenameColumnEvent(T, "a", "b"), TruncateTableEvent(T), AlterColumnTypeEvent(T, "b", text)
+    plan = plan_columns(
+        lake_abilities("Delta"),
+        [pa.field("id", pa.int32()), pa.field("a", pa.int32())],
+        TableCommit(2, 1, T, T, schema, events, (), {}),
+        list(schema.arrow()),
+        ChangeRules(upsert=True, behavior=SchemaChangeBehavior.LENIENT),
+    )
+    assert plan.emptied
+    assert [(p.column, p.values_of) for p in plan.columns] == [
+        (pa.field("id", pa.int32()), "id"),
+        (pa.field("a", pa.int32()), "a"),
+        (pa.field("b", pa.string()), None),
+    ]

@@ -1,4 +1,4 @@
-"""The bridge: changelog rows from readers to sink tasks as Arrow IPC segments, mapped on the same node or by Flight.
+"""Segments: Arrow IPC files with changelog rows that readers write and sink tasks read, from disk or through Flight.
 
 Readers import `SegmentWriter` from here: nothing in this package imports Ray or Spark.
 """

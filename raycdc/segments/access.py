@@ -1,9 +1,9 @@
-"""How a process reaches segments: mapped from disk on the node that has them, through Arrow Flight from elsewhere.
+"""How a process reaches segments: it maps files on its own node, and asks Arrow Flight servers for others.
 
-One value travels from the launcher to whoever reads segments: the epoch loop, sinks and their tasks, readers. Another
-one says to those who write them where.
+The launcher makes a `SegmentAccess` for every process that reads segments (the epoch loop, sinks and their tasks,
+readers), and a `SpoolAddress` for every process that writes them.
 
-A segment's file on this machine: mapped, counted off in batches, and checked.
+The functions open, divide and check a segment's file on this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyarrow import ipc
 from raycdc.errors import StateError
 from raycdc.state.manifests.manifest import STATE_NODE, Segment
 
-#: As `SegmentAccess.node`: the process may be on any machine.
+#: The value of `SegmentAccess.node` for a process that may be on any machine.
 ANYWHERE = "*"
 
 
@@ -28,14 +28,15 @@ class Copies(Protocol):
     """Takes a copy of each finished segment (`raycdc.segments.copies`)."""
 
     def put(self, path: Path) -> None:
-        """Blocks until the copy of the file is safe. Raises `SpoolError` if it cannot be."""
+        """Copy the file, and block until the copy is safe. Raises `SpoolError` if that is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolAddress:
     """The destination of new segments.
 
-    Folder, the name of the spool's node, its Flight endpoint (or empty), and their copies.
+    `folder` is on this machine, `node` is the name of the spool's node, and `flight` its Flight endpoint (empty: none).
+    `copies` gets a copy of each segment, if it is given.
     """
 
     folder: Path
@@ -46,13 +47,15 @@ class SpoolAddress:
 
 @dataclass(frozen=True, slots=True)
 class SegmentAccess:
-    """The node that a process is on (default: the one with the state), and how it reaches the segments of others.
+    """The node of a process (default: the one with the state), and the means to read segments of other nodes.
 
     `token` is the one that Flight servers ask for; `repr` does not show it. `authority` is the certificate by which
-    servers on other machines are known (`raycdc.segments.certificates`). `flights` are the endpoints of the spools
-    of other nodes, by their names, as of now; only the driver knows them and writes them into descriptors (`placed`).
-    A task that Spark put on a machine of its own choice does not know its node (`ANYWHERE`): it maps a file that is
-    there under its path with its exact size, which only the segment itself can be, as no two share a name.
+    clients verify servers on other machines (`raycdc.segments.certificates`). `flights` maps the names of the other
+    nodes that are reachable now to the endpoints of their spools. Only the driver knows them and writes them into
+    descriptors (`located`).
+
+    A task that Spark runs on any machine does not know its node (`ANYWHERE`). It maps a file if one exists under the
+    segment's path with the segment's exact size; because no two segments share a name, that file is the segment.
     """
 
     node: str = STATE_NODE
@@ -61,7 +64,7 @@ class SegmentAccess:
     flights: Mapping[str, str] = field(default_factory=dict)
 
     def as_of(self, flights: Mapping[str, str]) -> SegmentAccess:
-        """The same, where the endpoints of other nodes are `flights`."""
+        """Return a copy with the endpoints `flights` of other nodes."""
         return replace(self, flights=flights)
 
     def is_own(self, segment: Segment) -> bool:
@@ -69,11 +72,11 @@ class SegmentAccess:
         return segment.node == self.node
 
     def located(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
-        """Each segment with the endpoint of its node as of now (none: the node is away)."""
+        """Return the segments, each with the present endpoint of its node (empty if the node is unreachable)."""
         return tuple(replace(segment, flight=self.flights.get(segment.node, "")) for segment in segments)
 
 
-#: Of a process on the node with the state that needs no other node.
+#: The access of a process on the node with the state that needs no other node.
 HERE = SegmentAccess()
 
 
@@ -81,9 +84,9 @@ _CRC_BLOCK_BYTES = 1 << 20
 
 
 def mapped_reader(path: Path, expected_bytes: int) -> Any:
-    """An open Arrow file reader over a mapped file.
+    """Map a file, and return an open Arrow file reader over it.
 
-    Raises `StateError` if it is missing or not `expected_bytes` long.
+    Raises `StateError` if it is missing, damaged, or not `expected_bytes` long.
     """
     try:
         source = pa.memory_map(str(path), "r")
@@ -98,14 +101,17 @@ def mapped_reader(path: Path, expected_bytes: int) -> Any:
 
 
 def batch_range(batches: int, part: tuple[int, int]) -> range:
-    """The batches of run `i` of `n`; the runs of all `i` cover each batch once."""
+    """Return the indexes of the batches in the i-th of n runs, where `part` is (i, n).
+
+    The runs of all i cover each batch once.
+    """
     index, count = part
     assert 0 <= index < count, part
     return range(batches * index // count, batches * (index + 1) // count)
 
 
 def checksum_of(path: Path) -> int:
-    """CRC-32 of a whole file."""
+    """Return the CRC-32 of a whole file."""
     crc = 0
     with path.open("rb") as file:
         while block := file.read(_CRC_BLOCK_BYTES):

@@ -1,32 +1,31 @@
-"""Rows that cannot become rows of their target: what is left of a changelog without them, and where they are kept.
+"""Rows that cannot become rows of their target: the changelog without them, and the place where they are kept.
 
-A row is *bad* where an expression of its table's transform fails on it, or a value of it is none of the type that a
-merged target has. Each image is judged by itself, whatever epoch it is in, so leaving the bad ones out is a filter: the
-target has no row for as long as its row at the source is bad.
+A row is *bad* if an expression of its table's transform fails on it, or if one of its values does not fit the type that
+a merged target has. Each image of an update is judged by itself, in whatever epoch it is. Bad rows are therefore left
+out as by a filter: the target has no row while the row at the source is bad.
 
 | before | after | becomes |
 |---|---|---|
 | good | good | the update |
-| good | bad | a deletion: the row that was there is true no more |
+| good | bad | a deletion, because the target's row is no longer true |
 | bad | good | an insert |
-| bad | bad | nothing
+| bad | bad | nothing |
 
-|A row that was good when it was written may be bad when it goes, where a column's type changed meanwhile: where rows \
-are updated, a bad before-image and a bad deletion are always the deletion of their key, which is harmless when there \
-is none. `raycdc.delivery.rows.bad_row_filter` refuses what a changelog, or a target of several tables, cannot follow.
+A row that was good when it was written may be bad when it is deleted, because a column's type changed meanwhile. In an
+upsert target, a bad before-image and a bad deletion therefore always delete their key, which is harmless if the target
+does not have it. `raycdc.delivery.rows.bad_row_filter` raises an error for changes that a changelog, or a target of
+several tables, cannot follow.
 
-Images of a topic may lack values, so there bad ones prove little of what the target has: a deletion stays one, and
-where rows are updated a bad row that came is the deletion of its key, too. So is a bad row that a backfill reads again,
-because the target may have the row as it was when it was good.
+Images of a Kafka topic may lack values, so a bad image does not show what the target has. A bad deletion therefore
+remains a deletion, and in an upsert target a bad insert or after-image deletes its key, too. The same applies to a bad
+row that a backfill reads, because the target may have an earlier, good version of it.
 
-A segment written again without its bad rows, and the letters of these: both are there in the end, or neither is.
+A segment without its bad rows and the file of its dead letters are written together: after an error, neither exists.
+The modules that make segments from segments (`raycdc.delivery.rows.bad_row_filter`, `raycdc.spark.derive`) call this
+one, on their own threads.
 
-Called by whoever makes segments of segments (`raycdc.delivery.rows.bad_row_filter`, `raycdc.spark.derive`), on a thread
-of theirs.
-
-The treatment of rows that their source cannot give (`raycdc.state.missing`): that of bad rows, by the policy.
-
-The target is without such a row, as the source is, from the deletion on that the epoch has for it.
+Rows that the source cannot supply (`raycdc.state.missing`) are treated like bad rows, by the same policy. The target
+lacks such a row from the deletion on that the epoch contains for it.
 """
 
 from __future__ import annotations
@@ -61,12 +60,13 @@ _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
 @dataclass(frozen=True, slots=True)
 class BadRecords:
-    """``pipeline.on_bad_record``: `action` is `PARK`, `FAIL`, `SKIP` or `DEAD_LETTER`; the last keeps rows, which
-    wait in `folder` of this machine until their epoch is recorded.
+    """The policy for bad rows.
 
-    `upsert`: the sink updates rows, of one table alone. `partial`: images may lack values, and rows be inserted that
-    are there. `driver` is the generation in which the driver began, and `location` what people are told of where rows
-    are kept, if it is another than `folder`.
+    `action` is ``pipeline.on_bad_record``: `PARK`, `FAIL`, `SKIP` or `DEAD_LETTER`. `DEAD_LETTER` keeps bad rows in
+    `folder` of this machine, hidden until their epoch is recorded. `upsert`: the sink updates rows, and the target has
+    those of one table only. `partial`: images may lack values, and inserted rows may already exist. `driver` is the
+    generation of the driver that stages. `location` is shown to people as the location of kept rows, if it is not
+    `folder`.
     """
 
     action: str = FAIL
@@ -80,7 +80,7 @@ class BadRecords:
     def leaves_out(self) -> bool:
         """Return True if bad rows are left out of targets.
 
-        Otherwise the first one is an error, of its table or of the run.
+        Otherwise the first one is an error of its table or of the run.
         """
         return self.action in (SKIP, DEAD_LETTER)
 
@@ -90,9 +90,10 @@ class BadRecords:
         return self.location or self.folder
 
     def of_kind(self, kind: str) -> BadRecords:
-        """Return the rules for segments of a kind: a snapshot's chunks have only inserts, which sinks append.
+        """Return the policy for segments of the given `kind`.
 
-        None of these may become a deletion. Rows of a backfill are inserts of keys that may already exist.
+        A snapshot's chunks have only inserts, which sinks append, so no row of them may become a deletion. Rows of a
+        backfill are inserts of keys that may already exist.
         """
         if kind == "backfill":
             return replace(self, partial=True)
@@ -112,7 +113,7 @@ class BadRecords:
 
 @dataclass(frozen=True, slots=True)
 class FilteredSegment:
-    """A segment without its bad rows (None: no row is left), their number, and the problem of the first."""
+    """A segment without its bad rows (None: no row is left), their number, and the reason for the first."""
 
     segment: Segment | None
     bad: int = 0
@@ -120,8 +121,10 @@ class FilteredSegment:
 
 
 def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -> tuple[Any, Any]:
-    """The codes that rows with these codes and `_seq` get, and which rows are kept, where a filter wants some and some
-    are bad. Rows of one update must be together.
+    """Return the new `_op` codes of rows, and which rows are kept.
+
+    `ops` and `numbers` are the rows' codes and `_seq`. `wanted` are the rows that pass the filter, and `bad` the bad
+    ones. The two images of an update must be next to each other.
     """
     made, kept = ops.copy(), wanted & ~bad
     before = update_indexes(ops, numbers)
@@ -140,18 +143,21 @@ def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -
 
 
 def counted(ops: Any, bad: Any) -> Any:
-    """Return the bad rows to report: those that were written, not those that were removed, so each is reported once."""
+    """Return the bad rows to report: inserts and after-images only, so that each bad row is reported once."""
     return bad & np.isin(ops, _CAME)
 
 
 def update_indexes(ops: Any, numbers: Any) -> Any:
-    """Return the indexes of before-images whose after-image is the next row: both have numbers of one change."""
+    """Return the indexes of before-images whose after-image is the next row.
+
+    The numbers of both images of an update are consecutive.
+    """
     first = (ops[:-1] == RowKind.UPDATE_BEFORE) & (ops[1:] == RowKind.UPDATE_AFTER)
     return np.flatnonzero(first & (numbers[1:] == numbers[:-1] + 1))
 
 
 def whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, no batch ending between the two of an update, and none without rows."""
+    """Yield the same rows in batches that never end between the two images of an update. Skips empty batches."""
     held: pa.RecordBatch | None = None
     for batch in batches:
         rows = batch
@@ -167,16 +173,17 @@ def whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         yield held
 
 
-#: The remaining rows, the number of bad ones, and the problem of the first.
+#: The remaining rows, the number of bad ones, and the reason for the first.
 FilteredRows = tuple[pa.RecordBatch, int, str]
 
 
 def write_filtered(
     writer: SegmentWriter, dead_letters: DeadLetterFile | None, batches: Iterable[FilteredRows], *, seq_base: int
 ) -> FilteredSegment:
-    """Return the segment that `writer` makes of `batches`; none if no row remains. `batches` write to `dead_letters`.
+    """Write `batches` to the segment of `writer`, and return it; its segment is None if no row remains.
 
-    Blocks on the disk; after an error neither a segment nor dead letters remain.
+    Whoever makes `batches` has already written the bad rows to `dead_letters`, which is closed here. Blocks on the
+    disk; after an error, neither a segment nor dead letters remain.
     """
     count, why = 0, ""
     try:
@@ -196,16 +203,17 @@ def write_filtered(
 
 @dataclass(frozen=True, slots=True)
 class MissingRowCount:
-    """The number of rows of a table that an epoch leaves out, and the problem of the first."""
+    """The number of rows of a table that an epoch leaves out, and the reason for the first."""
 
     count: int
     why: str
 
 
 def record_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, MissingRowCount]:
-    """Store the missing rows of an epoch, if dead letters are kept: durable and repeatable.
+    """Write the keys of an epoch's missing rows to a dead-letter file, and return how many rows each table lacks.
 
-    Does nothing if rows are not left out: `refused_missing`. Called before the epoch is used.
+    Called before the epoch is used. The file is durable, and may be written again. Without dead letters, the rows are
+    only counted. Returns nothing if the policy leaves no rows out (see `refused_missing`).
     """
     rows = missing_rows(manifest)
     if not rows or not records.leaves_out:
@@ -226,7 +234,7 @@ def record_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, Mis
 
 
 def refused_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, RowRefusedError]:
-    """The tables that lack a row in the epoch, where no row is left out."""
+    """Return an error for each table that lacks a row in the epoch, if the policy leaves no rows out."""
     refused: dict[TableId, RowRefusedError] = {}
     for row in () if records.leaves_out else missing_rows(manifest):
         text = (

@@ -1,7 +1,8 @@
-"""Certificates of one job's Flight servers: an authority that the driver makes, and nobody else has heard of.
+"""Certificates of one job's Flight servers, signed by an authority that the driver makes for this job alone.
 
-Everybody who reads segments gets the authority's certificate with the job's token, so a server that the driver did not
-name, or one that answers at another address, is refused before the token is sent. Keys are in memory alone.
+Every process that reads segments gets the authority's certificate along with the job's token. It therefore refuses a
+server without a certificate of the driver's, or at another address, before it sends the token. Keys exist in memory
+only.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-#: A run may last years, and its servers' certificates cannot be exchanged while it does.
+#: A run may last for years, and its servers' certificates cannot be replaced meanwhile.
 _VALID = datetime.timedelta(days=3650)
-#: Clocks of two machines may differ.
+#: Certificates are valid from this long ago, because the clocks of two machines may differ.
 _EARLIER = datetime.timedelta(days=1)
 
 
@@ -26,7 +27,7 @@ class ServerIdentity:
 
 
 class JobAuthority:
-    """Signs the certificates of one job's servers. Pickled it is without its key: the driver alone signs."""
+    """Signs the certificates of one job's servers. Pickling leaves out its key, because only the driver signs."""
 
     def __init__(self, certificate: bytes, key: bytes = b"") -> None:
         self.certificate = certificate
@@ -52,7 +53,7 @@ class JobAuthority:
         )
 
     def identity(self, host: str) -> ServerIdentity:
-        """Return the identity of a server that others reach at `host`, an address or a name."""
+        """Return a new identity for a server that others reach at `host`, an address or a name."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -92,7 +93,7 @@ def _builder(issuer: Any, subject: Any, key: Any) -> Any:
 
 
 def _signed(builder: Any, key: Any, signer: Any) -> tuple[bytes, bytes]:
-    """The certificate, and `key`, which it is for."""
+    """Return the certificate signed by `signer`, and its private `key`, both as PEM."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 

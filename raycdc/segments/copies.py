@@ -1,9 +1,11 @@
-"""Copies of segments on an object store (``pipeline.spool``), for the day on which the node that has them is lost.
+"""Copies of segments on an object store (``pipeline.spool``), which replace the spool of a node that is lost.
 
-A segment is read where it was written, as ever. A reader hands in a copy before anybody hears of the segment, and a
-driver that recovers takes from the store whatever the nodes do not have any more. So each segment that a manifest names
-survives any node. A copy that is missing, or is not what its segment says, is none: then the rows are gone, as without
-copies, and recovery reads them again. Nothing but time is lost with a copy, so deleting them needs no fence.
+Segments are still read on the node that wrote them. A reader stores the copy before it reports the segment, and a
+driver that recovers fetches the copies of segments that no node has any more. Each segment that a manifest names
+therefore survives the loss of any node.
+
+A copy that is missing or damaged is ignored: the segment is then lost, and recovery reads its rows again. Copies only
+save time, so they may be deleted without a fence.
 """
 
 from __future__ import annotations
@@ -29,33 +31,38 @@ from raycdc.storage.url import ObjectLocation
 
 @dataclass(frozen=True, slots=True)
 class SegmentCopies:
-    """Those of one state, below `location`. Picklable; any process of the run has it. Methods block on the network."""
+    """The copies of one state's segments, below `location`. Picklable. Methods block on the network."""
 
     location: ObjectLocation
     settings: StorageSettings
 
     def put(self, path: Path) -> None:
-        """Hand in the copy of a finished segment's file. Raises `SpoolError` if the store does not take it."""
+        """Store a copy of a finished segment's file. Raises `SpoolError` if the store refuses it."""
         try:
             _store(self).put_file(path.name, path)
         except StoreError as cause:
             raise SpoolError(f"{cause} It is the copy of a segment (pipeline.spool).") from cause
 
     def restored(self, manifest: Manifest, spool: Path, access: SegmentAccess) -> Manifest:
-        """`manifest`, where segments that no node has are those of `spool`, the state's own: their copies are there
-        from now on. A segment without a copy stays as it is.
+        """Return `manifest` with those segments that no node has in `spool`, the state's own, where their copies are
+        written.
+
+        A segment without a usable copy stays as it is.
         """
         return replace(manifest, segments=tuple(self._restored(manifest.segments, spool, access)))
 
     def forget(self, segments: Iterable[Segment]) -> None:
-        """Delete copies of unused segments; the next start deletes those that a failure leaves."""
+        """Delete the copies of unused segments. A failure leaves them for `sweep`."""
         names = sorted({segment.name for segment in segments})
         if names:
             with suppress(StoreError):
                 _store(self).delete_all(names)
 
     def sweep(self, needed: Collection[str]) -> None:
-        """Delete the copies of all other segments; before any reader starts. A failure leaves them to the next time."""
+        """Delete all copies except those of the `needed` names.
+
+        Called before any reader starts. A failure leaves them for the next start.
+        """
         with suppress(StoreError):
             store = _store(self)
             store.delete_all([name for name in store.list("") if name not in needed])
@@ -72,7 +79,7 @@ class SegmentCopies:
                 yield segment
 
     def _fetched(self, segment: Segment) -> bool:
-        """Return True if the file of `segment` was made from its copy."""
+        """Write the file of `segment` from its copy. Return False if there is no usable copy."""
         copy: Stored | None = None
         with suppress(StoreError):  # Without a copy the rows are read again.
             copy = _store(self).read(segment.name)

@@ -1,7 +1,7 @@
-"""Dead letters: files of bad rows (`raycdc.segments.bad_rows`), and those that wait until their epoch is recorded.
+"""Dead letters: files of bad rows (`raycdc.segments.bad_rows`), hidden until their epoch is recorded.
 
-A file is written while its epoch is staged, by tasks, too. It is hidden, and has in its name whose it is, so that no
-driver ever writes over another's: `raycdc.delivery.dead_letters` shows it once the epoch is recorded.
+The driver and its tasks write such a file while the epoch is staged. Its hidden name contains the driver's generation,
+so that no driver overwrites another's file. `raycdc.delivery.dead_letters` renames it once the epoch is recorded.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _WAITING = re.compile(r"\.((\d{10})-.+\.jsonl)\.(\d{10})\.([0-9a-f]{16})")
 
 @dataclass(frozen=True, slots=True)
 class PendingDeadLetterFile:
-    """A file of `epoch` that will be renamed to `name`, by the driver that began in the generation `driver`.
+    """A hidden file with bad rows of `epoch`, which is renamed to `name` once the epoch is recorded.
 
-    Of the files of one `part`, those of the newest driver count: it staged the part again.
+    `driver` is the generation of the driver that wrote it. If several drivers wrote files of one `part`, only those of
+    the newest one count, because it staged the part again.
     """
 
     epoch: int
@@ -42,12 +43,12 @@ class PendingDeadLetterFile:
 
     @property
     def file(self) -> str:
-        """The name under which it waits."""
+        """Return the hidden name."""
         return f".{self.name}.{self.driver:010d}.{hashlib.sha256(self.part.encode()).hexdigest()[:16]}"
 
 
 def counting(files: Iterable[str], epoch: int) -> dict[str, str]:
-    """Return the waiting files of `epoch` that count, each with its final name."""
+    """Return the hidden files of `epoch` that count, each with its final name."""
     matches = [found for file in files if (found := _WAITING.fullmatch(file)) and int(found[2]) == epoch]
     newest: dict[str, int] = {}
     for found in matches:
@@ -56,14 +57,15 @@ def counting(files: Iterable[str], epoch: int) -> dict[str, str]:
 
 
 def epoch_of(file: str) -> int | None:
-    """The epoch of a file that waits; None for any other."""
+    """Return the epoch of a hidden file; None for any other file."""
     match = _WAITING.fullmatch(file)
     return None if match is None else int(match[2])
 
 
 class DeadLetterFile:
-    """A file of bad rows, one JSON object a line: where it came from, `reason`, `row`. It waits, as `waiting`, when it
-    is closed.
+    """A file of bad rows, with one JSON object per line: the table and position, the `reason`, and the `row`.
+
+    `close` leaves it under the hidden name of `waiting`.
     """
 
     def __init__(self, folder: Path, waiting: PendingDeadLetterFile) -> None:
@@ -72,7 +74,9 @@ class DeadLetterFile:
         self._file: IO[bytes] | None = None
 
     def append(self, rows: pa.RecordBatch, reasons: Sequence[str], *, table: TableId, schema: TableSchema) -> None:
-        """Add `rows`, with the columns of `schema` and of changelogs (`_op` as codes)."""
+        """Add `rows`, which have the columns of `schema` and the metadata columns (`_op` as codes), with a reason for
+        each.
+        """
         file = self._opened()
         figures = rows.select(["_op", "_seq", "_ts_ms", "_pos"]).to_pylist()
         for meta, reason, text in zip(figures, reasons, _texts(rows, schema), strict=True):
@@ -81,7 +85,7 @@ class DeadLetterFile:
             file.write(_letter(reported, text))
 
     def add_keys(self, rows: Sequence[MissingRow]) -> None:
-        """Add rows of which there is nothing but their keys."""
+        """Add rows of which only the keys are known."""
         file = self._opened()
         for row in rows:
             reported: dict[str, str | int | None] = {
@@ -100,7 +104,7 @@ class DeadLetterFile:
         return self._file
 
     def close(self) -> None:
-        """Make the file durable; there is none without rows."""
+        """Make the file durable. Does nothing if no row was added."""
         if self._file is not None:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -119,7 +123,7 @@ def _letter(reported: Mapping[str, str | int | None], row: str) -> bytes:
 
 
 def _texts(rows: pa.RecordBatch, schema: TableSchema) -> list[str]:
-    """Each row as a JSON object of the table's columns."""
+    """Return each row as a JSON object of the table's columns."""
     columns = [_values(rows.column(column.name), column.type) for column in schema.columns]
     names = [json.dumps(column.name, ensure_ascii=False) for column in schema.columns]
     return [
@@ -129,7 +133,7 @@ def _texts(rows: pa.RecordBatch, schema: TableSchema) -> list[str]:
 
 
 def _values(array: pa.Array, logical: LogicalType) -> list[str]:
-    """Each value as JSON; floats that JSON has no numbers for as the texts NaN, Infinity and -Infinity."""
+    """Return each value as JSON text. NaN and infinite floats become the JSON texts NaN, Infinity and -Infinity."""
     texts = json_values(array, logical)
     if pa.types.is_floating(array.type):
         invalid = pc.case_when(

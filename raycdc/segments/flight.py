@@ -1,9 +1,9 @@
-"""Arrow Flight for segments on other nodes: one server per node, which serves its spool and nothing else, but on the
-driver's node the folders of segments that were made of others, too.
+"""Arrow Flight for segments on other nodes.
 
-The server maps the file and streams its batches; it runs in a reader process or on its own. Every call carries a
-bearer token that is compared in constant time. It listens on loopback unless it is told an address, and is then given
-an identity (`raycdc.segments.certificates`), by which clients know it.
+Each node has one server, in a reader process or on its own, which serves the files of its spool. On the driver's node
+it also serves the folders of derived and filtered segments. The server maps a file and streams its batches. Every call
+carries a bearer token, which is compared in constant time. The server listens on loopback unless it is given another
+address, together with an identity (`raycdc.segments.certificates`) that clients verify.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycdc.segments.access import SegmentAccess, batch_range, checksum_of, mapp
 from raycdc.segments.certificates import ServerIdentity
 from raycdc.state.manifests.manifest import Segment
 
-#: A connection that answers nothing for this long is dead: segments stream at disk speed.
+#: A call is given up after this long. Segments stream at disk speed, so a slower answer means a dead connection.
 CALL_TIMEOUT_S = 120.0
 
 _HEADER = "authorization"
@@ -31,7 +31,9 @@ _HEADER = "authorization"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call for stored columns (None: all) of the `part`-th of several runs of a segment's batches."""
+    """A request for stored columns (None: all) of one run of a segment's batches; `part` is (i, n) for the i-th of n
+    runs.
+    """
 
     path: str
     bytes: int
@@ -48,9 +50,9 @@ class Request:
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Serves segments below `spool` and `more_folders`. `endpoint` is what readers put into their descriptors.
+    """Serves segments below `spool` and `more_folders`. Readers put its `endpoint` into their descriptors.
 
-    With an `identity` connections are encrypted; without one it is for this machine alone.
+    Connections are encrypted if it has an `identity`; without one, it must listen on loopback.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return f"FlightServer({self.endpoint}, spool={str(self._spool)!r})"
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
-        """Batches of one segment, as `fetch` asks for them."""
+        """Stream the batches that a `Request` asks for."""
         request = Request.of(ticket)
         reader = self._reader(request)
         names = request.columns
@@ -89,7 +91,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return flight.GeneratorStream(schema, (b if names is None else b.select(names) for b in batches))
 
     def do_action(self, _context: Any, action: Any) -> Iterator[Any]:
-        """``stat``: size (null when missing) and on request the checksum of one segment. ``delete``: it may go."""
+        """Carry out ``stat`` or ``delete`` for one segment.
+
+        ``stat`` returns the size (null if the file is missing), and on request the checksum.
+        """
         if action.type not in ("stat", "delete"):
             raise flight.FlightServerError(f"unknown action {action.type!r}; this server knows 'stat' and 'delete'")
         request = json.loads(action.body.to_pybytes())
@@ -111,7 +116,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             raise flight.FlightServerError(str(cause)) from cause
 
     def _inside(self, text: str) -> Path:
-        """Return the file of `text`: a name in the spool, or an absolute path in one of the folders."""
+        """Return the path that `text` names: a name in the spool, or an absolute path in one of the folders.
+
+        Raises an error for any other path.
+        """
         path = Path(self._spool, text).resolve()
         if not any(path.is_relative_to(folder) for folder in self._folders):
             raise flight.FlightUnauthorizedError(f"{text} is not in the spool of this server")
@@ -121,9 +129,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 def fetch(
     segment: Segment, columns: list[str] | None, part: tuple[int, int], access: SegmentAccess
 ) -> Iterator[pa.RecordBatch]:
-    """Stored batches of `segment` from its node.
+    """Yield stored batches of `segment` from its node.
 
-    `StateError` when the file is not there, `SegmentUnavailableError` when the node does not answer now.
+    Raises `StateError` if the file is missing or damaged, and `SegmentUnavailableError` if the node does not answer.
     """
     request = Request(segment.path, segment.bytes, columns, part)
     try:
@@ -136,7 +144,7 @@ def fetch(
 
 
 def fetch_schema(segment: Segment, access: SegmentAccess) -> pa.Schema:
-    """Schema of the stored columns of `segment` on its node."""
+    """Return the schema of the stored columns of `segment` from its node."""
     request = Request(segment.path, segment.bytes, None, (0, 1 << 30))
     try:
         with _connected(segment, access) as client:
@@ -162,7 +170,7 @@ def intact_there(segment: Segment, access: SegmentAccess, *, checksum: bool) -> 
 
 
 def delete_there(segment: Segment, access: SegmentAccess) -> None:
-    """Delete the file on its node, if the node answers; its next start deletes remaining ones."""
+    """Delete the file on its node, if the node answers. A node deletes remaining unused files when it starts."""
     body = json.dumps({"path": segment.path}).encode()
     try:
         with _connected(segment, access) as client:
@@ -174,7 +182,10 @@ def delete_there(segment: Segment, access: SegmentAccess) -> None:
 
 
 def _connected(segment: Segment, access: SegmentAccess) -> Any:
-    """A client of the segment's node. The job's authority must have signed for the very address that is called."""
+    """Return a client of the segment's node.
+
+    TLS fails unless the job's authority signed a certificate for that address.
+    """
     secure = segment.flight.startswith("grpc+tls:")
     return flight.connect(segment.flight, tls_root_certs=access.authority) if secure else flight.connect(segment.flight)
 

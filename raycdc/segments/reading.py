@@ -1,15 +1,13 @@
-"""Reading segments: mapped from disk on the node that has them, through Arrow Flight from everywhere else.
+"""Reads segments: mapped from disk on the node that has them, through Arrow Flight from other nodes.
 
 Called inside sink tasks, in Spark's Python workers or in the driver. Both ways give the same batches, and reading a
-segment twice gives the same rows, which is what makes a task's retry safe. A segment that is missing or has another
-size than its descriptor says is a `StateError`: the epoch must be replayed or read again, not written in part.
+segment twice gives the same rows, so a task can be retried. Reading a segment that is missing or has another size than
+its descriptor says raises `StateError`: the epoch must be replayed or read again. The caller says on which node the
+process is (`raycdc.segments.access`).
 
-Which node a process is on is what its caller says (`raycdc.segments.access`).
-
-Rows of a table as other rows (`raycdc.model.view`): columns chosen, renamed and added; more columns, wider types.
-
-Called while a segment is read, in stage tasks. Which types meet is decided in `raycdc.model.evolution.merge`; here each
-value is turned, exactly or not at all: one that does not fit is a `DataError` with table, column and row.
+Segments with a view (`raycdc.model.view`) are read as other rows: columns are chosen, renamed and added, and types are
+widened. `raycdc.model.evolution.merge` decides the types of a merged target. Values are converted exactly; one that
+does not fit raises a `DataError` that names the table, column and row.
 """
 
 from __future__ import annotations
@@ -37,7 +35,10 @@ from raycdc.state.manifests.manifest import Segment
 
 
 def stored_names(view: RowView, columns: Sequence[str]) -> list[str]:
-    """The columns to read of the table for `columns` of the target and metadata; never none, as rows are counted."""
+    """Return the stored columns to read for `columns`, which may be the target's and metadata columns.
+
+    There is always at least one, because a batch without columns has no number of rows.
+    """
     found = _unmerged_names(view, columns)
     if view.projection is not None:
         there = {output.name: output.stored for output in view.projection.outputs}
@@ -48,7 +49,10 @@ def stored_names(view: RowView, columns: Sequence[str]) -> list[str]:
 
 
 def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, table: TableId) -> pa.RecordBatch:
-    """`batch`, which has `stored_names` and codes in `_op`, with `columns` in the types of the target."""
+    """Return `batch` with `columns` in the types of the target.
+
+    `batch` has the columns of `stored_names`, with codes in `_op`.
+    """
     if view.projection is not None:
         batch = _projected(batch, view.projection, _unmerged_names(view, columns))
     sources = {column.name.casefold(): column for column in view.source.columns}
@@ -65,7 +69,7 @@ def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, tabl
 
 
 def _unmerged_names(view: RowView, columns: Sequence[str]) -> list[str]:
-    """Return those of `columns` that rows of the view's source have, and metadata."""
+    """Return those of `columns` that rows of the view's source have, and metadata columns."""
     there = {column.name.casefold(): column.name for column in view.source.columns}
     meta = [name for name in columns if name in META_COLUMNS]
     found = [there[name.casefold()] for name in columns if name not in META_COLUMNS and name.casefold() in there]
@@ -73,7 +77,7 @@ def _unmerged_names(view: RowView, columns: Sequence[str]) -> list[str]:
 
 
 def _projected(batch: pa.RecordBatch, projection: Projection, names: Sequence[str]) -> pa.RecordBatch:
-    """`batch` with the columns `names` of the projection and metadata."""
+    """Return `batch` with the columns `names` of the projection, which may include metadata columns."""
     outputs = {output.name: output for output in projection.outputs}
     deleted = _is_deleted(batch.column("_op")) if projection.deleted else None
     arrays = []
@@ -90,7 +94,7 @@ def _projected(batch: pa.RecordBatch, projection: Projection, names: Sequence[st
 
 def _output(batch: pa.RecordBatch, output: Output) -> pa.Array:
     if not output.stored:
-        # A row that means an emptied table has no values.
+        # The row of a truncation has no values.
         constant = pa.scalar(output.constant, constant_type(output.constant).arrow())
         if "_op" not in batch.schema.names:
             return pa.repeat(constant, batch.num_rows)
@@ -101,28 +105,28 @@ def _output(batch: pa.RecordBatch, output: Output) -> pa.Array:
 
 
 def _is_deleted(ops: pa.Array) -> pa.Array:
-    """Return the rows that delete a key. A before-image does, until the after-image of the same key follows."""
+    """Return which rows delete their key. A before-image does; if the key stays the same, its after-image follows."""
     return pc.is_in(ops, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
 
 
 def symbols_of(ops: pa.Array) -> pa.Array:
-    """The text of each code of `_op`."""
+    """Return the symbol (``+I``) of each code of `_op`."""
     return _symbols().take(ops)
 
 
 @cache
 def _symbols() -> pa.StringArray:
-    """Return the symbols.
+    """Return the symbols as an Arrow array.
 
-    Not a constant, because pyarrow would import pandas before `raycdc.core.startup_tuning` prevents it.
+    This is not a constant, because pyarrow would import pandas before `raycdc.core.startup_tuning` prevents it.
     """
     return pa.array(SYMBOLS, pa.string())
 
 
 def turned(array: pa.Array, have: LogicalType, want: LogicalType) -> pa.Array:
-    """Return values of type `have` as values of `want`, a merge of it.
+    """Return values of type `have` converted to type `want`, which is the merge of `have` and other types.
 
-    Raises pyarrow's error for one that does not fit.
+    Raises pyarrow's error for a value that does not fit.
     """
     if have.arrow() == want.arrow():
         return array
@@ -134,7 +138,7 @@ def turned(array: pa.Array, have: LogicalType, want: LogicalType) -> pa.Array:
 
 
 def text_of(array: pa.Array, have: LogicalType) -> pa.Array:
-    """Each value as text: decimals and temporals as MySQL prints them (TIMESTAMP in UTC), bytes as UTF-8."""
+    """Return each value as text: decimals and temporals as MySQL prints them (TIMESTAMP in UTC), bytes as UTF-8."""
     match have.kind:
         case TypeKind.DATETIME | TypeKind.TIMESTAMP:
             return timestamp_text(array, have.fsp)
@@ -172,7 +176,7 @@ def _missing(column: Column, rows: int, *, fill: bool, table: TableId) -> pa.Arr
 
 
 def all_names(view: RowView) -> list[str]:
-    """Return the columns of `read_segment` for a view if no columns are requested."""
+    """Return the columns that `read_segment` gives for a view if the caller names none."""
     return [*(column.name for column in view.target.columns), *(n for n in META_COLUMNS if n not in ("_db", "_table"))]
 
 
@@ -188,12 +192,12 @@ def read_segment(
     part: tuple[int, int] = (0, 1),
     symbols: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of `segment` in order, with absolute `_seq`.
+    """Yield the batches of `segment` in order, with absolute `_seq`.
 
-    `columns` picks and orders columns and may name ``_db`` and ``_table``; None gives the stored ones. `part` (i, n)
-    reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With `symbols`,
-    `_op` is text (``+I``) instead of its code. With a view on it the segment has the columns of its target. Blocks on
-    disk or network.
+    `columns` chooses and orders columns and may name ``_db`` and ``_table``; None gives the stored ones. `part` (i, n)
+    reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With `symbols`, `_op`
+    is text (``+I``) instead of its code. If the segment has a view, its columns are those of the view's target. Blocks
+    on disk or network.
     """
     if segment.view is not None:
         return _viewed(segment, segment.view, columns, access=access, part=part, symbols=symbols)
@@ -219,7 +223,7 @@ def _with_symbols(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def segment_schema(segment: Segment, *, access: SegmentAccess = HERE) -> pa.Schema:
-    """Schema of the stored columns of `segment`."""
+    """Return the schema of the stored columns of `segment`."""
     if _is_local(segment, access):
         with _open(segment) as reader:
             schema: pa.Schema = reader.schema
@@ -262,7 +266,7 @@ def delete_there(segment: Segment, access: SegmentAccess) -> None:
 
 
 def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
-    """Return the columns to fetch for `columns`, without those that follow from the descriptor."""
+    """Return `columns` without those that follow from the descriptor; None if all are requested."""
     return None if columns is None else [c for c in columns if c not in DESCRIPTOR_COLUMNS]
 
 
@@ -305,7 +309,9 @@ def _flight(
 def _finished(
     batch: pa.RecordBatch, segment: Segment, columns: Sequence[str] | None, *, symbols: bool
 ) -> pa.RecordBatch:
-    """The stored batch with absolute numbers and the columns of the descriptor, in the order asked for."""
+    """Return the stored batch with absolute numbers, the columns of the descriptor, and `columns` in the requested
+    order.
+    """
     names = batch.schema.names
     arrays = {name: batch.column(i) for i, name in enumerate(names)}
     if segment.seq_base and "_seq" in arrays:

@@ -1,8 +1,8 @@
 """Stage tasks: units of sink work that run wherever a runner puts them, in a Spark task or in the driver process.
 
-A task is a frozen value that says all it needs and is pickled by the name of its class, so that nothing is captured by
-accident and the same task gives the same files wherever and however often it runs. The runner is handed to the sink
-(`SinkContext.run_tasks`); the sink does not know which engine is after it.
+A task is a frozen value that contains all its inputs, and is pickled by the name of its class. Nothing is therefore
+captured by accident, and a task gives the same files wherever and however often it runs. The sink gets the runner as
+`SinkContext.run_tasks`, and does not know which engine runs the tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 class StageTask(ABC, Generic[ResultT_co]):
-    """A stage task: a frozen dataclass of its inputs, picklable, as is its result.
+    """A stage task: a frozen dataclass of its inputs. The task and its result are picklable.
 
     `run` must be safe to run twice, at the same time or after a failure: it writes files under its own names and
     returns their names.
@@ -38,14 +38,15 @@ class StageTask(ABC, Generic[ResultT_co]):
 
     @property
     def segments(self) -> Collection[Segment]:
-        """The segments whose rows the task writes, by which rows are counted as Spark's; those of no task are the
-        driver's.
+        """Return the segments whose rows the task writes.
+
+        Their rows are counted for the engine that runs the task; the rows of other segments count for the driver.
         """
         return ()
 
     @abstractmethod
     def run(self) -> ResultT_co:
-        """Do the work, here and now."""
+        """Do the work in the calling thread, and return the result."""
 
 
 class TaskRunner(Protocol):
@@ -59,14 +60,14 @@ class TaskLog:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        #: The names of those whose tasks ran in Spark last.
+        #: The names of the segments whose tasks last ran in Spark.
         self._by_spark: set[str] = set()
 
     def __repr__(self) -> str:
         return f"TaskLog({len(self._by_spark)} segments by Spark)"
 
     def ran(self, engine: EngineName, tasks: Iterable[StageTask[Any]]) -> None:
-        """The tasks ended without an error."""
+        """Note that `engine` ran the `tasks` without an error."""
         names = {segment.name for task in tasks for segment in task.segments}
         with self._lock:
             if engine is EngineName.SPARK:
@@ -75,7 +76,7 @@ class TaskLog:
                 self._by_spark -= names
 
     def rows(self, segments: Iterable[Segment]) -> RowsBy:
-        """The rows of `segments` by who wrote them."""
+        """Return the number of rows of `segments` that each engine wrote."""
         counts: Counter[EngineName] = Counter()
         with self._lock:
             for segment in segments:
@@ -90,7 +91,7 @@ class TaskLog:
 
 
 def run_in_process(tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
-    """The runner without an engine: one task after the other on the calling thread."""
+    """Run the tasks one after the other on the calling thread; a `TaskRunner`."""
     return [task.run() for task in tasks]
 
 

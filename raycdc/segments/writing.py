@@ -1,10 +1,9 @@
 """Writing segments: uncompressed Arrow IPC files in the reader's spool, durable before anyone hears of them.
 
-Called by source readers, on the reader's own thread. A segment exists under its name only when it is whole and synced;
-before that it is ``NAME.open``, which whoever owns the spool may delete at start. Uncompressed, so that the reading
-task maps the file and copies nothing; a file and not memory, so that it survives its reader.
-
-The folder of segments that were made of others, by expressions or without bad rows. On this machine.
+Called by source readers, on the reader's own thread. A segment has its name only when it is complete and synced. Until
+then its name is ``NAME.open``, and the owner of the spool may delete it at the start. Segments are uncompressed, so
+that the reading task maps the file and copies nothing. They are files, so that they survive the process that wrote
+them. `MadeSegments` is the folder of segments that were made from others, by expressions or by leaving out bad rows.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from raycdc.state.manifests.manifest import Segment
 
 SUFFIX_OPEN = ".open"
 
-#: Smaller batches in rows and bytes wait for the next ones: the cost of a batch does not depend on its rows, and with
-#: many small transactions each batch has only a few rows.
+#: Batches below both limits are collected and written as one: writing a batch costs the same however few rows it has,
+#: and with many small transactions each batch has only a few.
 _SMALL_ROWS = 512
 _SMALL_BYTES = 64 << 10
-#: This much is written together, including Arrow's overhead for a batch of some columns.
+#: Collected batches are written when they reach one of these sizes, which include Arrow's overhead per batch.
 _JOINED_ROWS = 8192
 _JOINED_BYTES = 1 << 20
 _OVERHEAD_BYTES = 6 << 10
@@ -41,8 +40,9 @@ _OVERHEAD_BYTES = 6 << 10
 
 @dataclass(frozen=True, slots=True)
 class SegmentContents:
-    """Whose rows a segment has: of a table in a schema version, of a split, in a hash partition. `kind` is as in
-    `Segment`.
+    """What a segment contains: rows of a table in a schema version, of a split, in a hash partition.
+
+    `kind` is as in `Segment`.
     """
 
     table: TableId
@@ -55,10 +55,10 @@ class SegmentContents:
 class SegmentWriter:
     """One segment being written. Opens its file at the first batch; `finish` or `abort` ends it.
 
-    Batches must all have the schema of the first one (`raycdc.model.changelog_schema`); larger ones than
-    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut, never copied, and small ones are joined. `_seq` in them is relative
-    to the segment's `seq_base`, which the caller of `finish` may leave at 0 and set later with
-    ``dataclasses.replace``. `append` and `finish` raise `SpoolError` where the file system takes no more.
+    All batches must have the schema of the first one (`raycdc.model.changelog_schema`). Batches larger than
+    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut without a copy, and small ones are joined. `_seq` in them is relative
+    to the segment's `seq_base`, which the caller of `finish` may leave at 0 and set later with ``dataclasses.replace``.
+    `append` and `finish` raise `SpoolError` if the file cannot be written, for example to a full disk.
     """
 
     def __init__(self, spool: SpoolAddress, contents: SegmentContents, *, name: str) -> None:
@@ -74,7 +74,7 @@ class SegmentWriter:
 
     @classmethod
     def remaking(cls, segment: Segment, spool: Path | str, name: str, *, kind: str = "") -> SegmentWriter:
-        """Return the writer of a segment that is made from `segment`: of its table, split and partition, in `spool`."""
+        """Return a writer in `spool` for a segment made from `segment`: for the same table, split and partition."""
         contents = SegmentContents(
             segment.table, segment.schema, segment.split_id, kind or segment.kind, segment.partition
         )
@@ -89,8 +89,9 @@ class SegmentWriter:
         return (self._file.size if self._file else 0) + self._small.bytes
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Write `batch`, now or at the latest in `finish`: its buffers stay as they are. Empty ones are skipped. May
-        block on disk.
+        """Write `batch`, or keep it for a later write; its buffers must not change until `finish`.
+
+        Skips an empty batch. May block on disk.
         """
         if batch.num_rows == 0:
             return
@@ -119,9 +120,9 @@ class SegmentWriter:
                 self._writer.write_batch(batch.slice(start, step))
 
     def finish(self, *, seq_base: int = 0) -> Segment:
-        """Write the footer, sync, rename the file and return its descriptor. At least one row was appended.
+        """Write the footer, sync and rename the file, and return the segment's descriptor.
 
-        If the spool has copies, the copy of the segment is safe as well.
+        At least one row must have been appended. If the spool has copies, the segment's copy is safe afterwards.
         """
         self._write_small()
         assert self._file is not None, f"segment {self.path.name} has no rows; ask `rows` before finishing"
@@ -150,7 +151,7 @@ class SegmentWriter:
         )
 
     def abort(self) -> None:
-        """Forget the segment and delete its file; harmless when nothing was written or it is finished."""
+        """Delete the incomplete file. Does nothing if nothing was written or the segment is finished."""
         self._small = _SmallBatches()
         if self._file is not None and not self._file.closed:
             self._file.close()
@@ -174,7 +175,7 @@ class _SmallBatches:
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
-        #: Their memory, so that `bytes` includes all waiting rows, however small the batches are.
+        #: The memory of the kept batches, including the overhead of each.
         self.bytes = 0
 
     @property
@@ -182,7 +183,10 @@ class _SmallBatches:
         return self._rows >= _JOINED_ROWS or self.bytes >= _JOINED_BYTES
 
     def take(self, batch: pa.RecordBatch) -> bool:
-        """Keep `batch` if it is small. A small part of a large batch is not: it would keep all of it in memory."""
+        """Keep `batch` and return True if it is small.
+
+        A small slice of a large batch is not small, because it would keep the whole batch in memory.
+        """
         if batch.num_rows >= _SMALL_ROWS or (size := batch.get_total_buffer_size()) >= _SMALL_BYTES:
             return False
         self._batches.append(batch)
@@ -202,13 +206,15 @@ class _SmallBatches:
 
 
 def rows_per_batch(batch: pa.RecordBatch) -> int:
-    """Return how many rows of `batch` fit the limits of one batch, at least one."""
+    """Return how many rows of `batch` fit the limits of one batch; at least one."""
     by_bytes: int = BATCH_BYTES_MAX * batch.num_rows // max(batch.get_total_buffer_size(), 1)
     return max(1, min(BATCH_ROWS_MAX, by_bytes, int(batch.num_rows)))
 
 
 class _ChecksummedFile:
-    """The part of a Python file that Arrow's writer needs, with size and CRC-32 of everything written."""
+    """The methods of a Python file that Arrow's writer needs; counts the bytes and computes the CRC-32 of everything
+    written.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -234,7 +240,7 @@ class _ChecksummedFile:
         return self.size
 
     def flush(self) -> None:
-        """No bytes are buffered here; `sync` makes the file durable."""
+        """Do nothing, because no bytes are buffered here; `sync` makes the file durable."""
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -245,19 +251,19 @@ class _ChecksummedFile:
 
 
 class MadeSegments:
-    """The segments in `folder`, which their maker also deletes there. Callable from any thread."""
+    """The segments in `folder`, a folder of this machine. Callable from any thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def forget(self, segments: Iterable[Segment]) -> None:
-        """Delete the unused segments of the folder."""
+        """Delete those `segments` that are in the folder."""
         for segment in segments:
             if Path(segment.path).parent == self._folder:
                 Path(segment.path).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Delete what earlier runs left. Only while nothing is staged."""
+        """Delete all files that earlier runs left. Must be called while nothing is staged."""
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 path.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""The data side on Spark: session, stage jobs, typed DataFrames and the epoch loop."""
+"""Spark: the session and its life during a run, stage tasks, derived segments, and tables as DataFrames."""

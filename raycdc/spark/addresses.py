@@ -22,7 +22,8 @@ def own_address(master: str, conf: Mapping[str, str]) -> str:
     try:
         family, kind, _, _, location = socket.getaddrinfo(found[1], int(found[2]), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(location)  # Sends nothing: the system looks for a way there.
+            # Connecting a UDP socket sends nothing, but makes the system choose the interface.
+            probe.connect(location)
             return str(probe.getsockname()[0])
     except OSError:
         return ""

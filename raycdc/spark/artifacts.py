@@ -1,11 +1,11 @@
 """Fetches Java artifacts by coordinates through the Ivy inside Spark, so no Java build tool is needed.
 
 ``python -m raycdc.spark.artifacts FOLDER GROUP:NAME:VERSION…`` puts the named artifacts and their dependencies into
-FOLDER, without libraries that Spark itself ships (of two versions on one class path either may be used). An own mirror
-can be given in an Ivy settings file named by ``RAYCDC_IVY_SETTINGS``.
+FOLDER, without libraries that Spark itself ships, because with two versions on one class path either may be used.
+``RAYCDC_IVY_SETTINGS`` may name an Ivy settings file, for example with a mirror.
 
-Each jar must have the SHA-256 of ``artifacts.lock`` next to this module, whichever mirror sent it. After a version was
-raised, ``python -m raycdc.spark.artifacts --pin GROUP:NAME:VERSION…`` fetches the artifacts and adds their hashes to
+Each jar must have its SHA-256 in ``artifacts.lock`` next to this module, whichever mirror sent it. After raising a
+version, ``python -m raycdc.spark.artifacts --pin GROUP:NAME:VERSION…`` fetches the artifacts and adds their hashes to
 that file; unused lines are removed by hand.
 """
 
@@ -24,8 +24,8 @@ from pathlib import Path
 
 from raycdc.errors import ExitCode, RaycdcError
 
-#: Calls Spark's resolver, in a JVM that only copies jars into a folder: with Spark's settings (``spark.jars.packages``)
-#: the jars would be on the class path before they are checked. Runs in its own process.
+#: A program for its own process, whose JVM calls Spark's resolver and only copies the jars into a folder. With
+#: ``spark.jars.packages``, the jars would be on the class path before they are checked.
 _RESOLVE = """
 import sys
 from pyspark import SparkConf
@@ -44,13 +44,13 @@ finally:
     gateway.shutdown()
 """
 _RESOLVE_TIMEOUT_S = 900
-#: Lines of a SHA-256 and the name of a jar, as ``sha256sum`` prints and checks them.
+#: A file with a SHA-256 and the name of a jar per line, which ``sha256sum`` can check.
 LOCK = Path(__file__).with_name("artifacts.lock")
 _LOG_LINES = 25
 
 
 class ArtifactError(RaycdcError):
-    """A Java artifact is unavailable, or differs from its hash."""
+    """A Java artifact is unavailable, or its hash is wrong."""
 
     exit_code = ExitCode.CONFIG
     cure = (
@@ -60,7 +60,9 @@ class ArtifactError(RaycdcError):
 
 
 def java_command() -> str:
-    """The ``java`` that Spark will use (``$JAVA_HOME/bin/java``, else the one on the path), 17 or newer."""
+    """Return the ``java`` that Spark will use (``$JAVA_HOME/bin/java``, else the one on the path), which must be 17 or
+    newer.
+    """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -84,8 +86,8 @@ def fetch(
     """Put the jars of `coordinates` and their dependencies into `into`; return those that match `only`.
 
     Downloads; may block for minutes. `exclude` names dependencies (``group:name``) to leave out. Jars of libraries that
-    Spark ships are left out, unless `complete`: for a program with its own class path. Raises `ArtifactError` if one is
-    unavailable, or differs from the hash in `LOCK`; `into` then gets none.
+    Spark ships are left out, unless `complete`, which is for a program with its own class path. Raises `ArtifactError`
+    if a jar is unavailable or has a hash that differs from `LOCK`; `into` then gets none.
     """
     with _resolved(coordinates, exclude) as jars:
         shipped = set() if complete else _shipped_with_spark()
@@ -96,7 +98,7 @@ def fetch(
 
 
 def verify(jars: Sequence[Path]) -> None:
-    """Raise `ArtifactError` for the first jar that has not the hash of `LOCK`."""
+    """Raise `ArtifactError` for the first jar whose hash is not in `LOCK`."""
     known = _locked()
     for jar in jars:
         digest = _digest(jar)
@@ -114,7 +116,7 @@ def verify(jars: Sequence[Path]) -> None:
 
 
 def pin(coordinates: Sequence[str], *, exclude: Sequence[str] = ()) -> list[str]:
-    """Fetch the artifacts and add the hashes of all their jars to `LOCK`; returns the names of the jars."""
+    """Fetch the artifacts, add the hashes of all their jars to `LOCK`, and return the names of the jars."""
     with _resolved(coordinates, exclude) as jars:
         digests = {jar.name: _digest(jar) for jar in jars}
     LOCK.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted((_locked() | digests).items())))
@@ -133,7 +135,7 @@ def _digest(jar: Path) -> str:
 
 @contextmanager
 def _resolved(coordinates: Sequence[str], exclude: Sequence[str]) -> Iterator[list[Path]]:
-    """Yield the jars of `coordinates` and their dependencies, which exist until the block ends."""
+    """Resolve `coordinates` and their dependencies, and yield their jars, which exist until the block ends."""
     java_command()
     with tempfile.TemporaryDirectory(prefix="raycdc-ivy-") as scratch:
         words = [",".join(coordinates), ",".join(exclude), scratch, os.environ.get("RAYCDC_IVY_SETTINGS", "")]
@@ -155,7 +157,7 @@ def _resolved(coordinates: Sequence[str], exclude: Sequence[str]) -> Iterator[li
 
 
 def _library(file_name: str) -> str:
-    """``parquet-column`` of ``parquet-column-1.16.0.jar``."""
+    """Return the library's name from a jar's: ``parquet-column`` for ``parquet-column-1.16.0.jar``."""
     return re.sub(r"-\d[^/]*\.jar$", "", file_name)
 
 
@@ -166,9 +168,9 @@ def _shipped_with_spark() -> set[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``FOLDER COORDINATES…`` or ``--pin COORDINATES…``: fetch the artifacts and print them.
+    """Fetch the artifacts of the arguments ``FOLDER COORDINATES…`` or ``--pin COORDINATES…``, and print their jars.
 
-    One that begins with a minus (``-GROUP:NAME``) is a dependency to leave out.
+    An argument that begins with a minus (``-GROUP:NAME``) is a dependency to leave out.
     """
     folder, *words = arguments
     coordinates = [word for word in words if not word.startswith("-")]

@@ -2,8 +2,8 @@
 
 It is made once per machine (`make_class_archive`; `make setup` calls it) and used by every later session. Measured:
 starting a session takes 4.7 instead of 9.2 CPU-seconds. The JVM ignores an archive that does not fit its class path, so
-a wrong one costs time, never correctness; the name holds what it depends on nevertheless. One that another user could
-have written is not used, because its code would run.
+a wrong one only costs time. Its name still contains a hash of everything it depends on. An archive that another user
+could have written is not used, because its code would run.
 
 Method: "Class Data Sharing" with dynamic archives, JDK 13 and newer.
 """
@@ -18,7 +18,10 @@ from raycdc.core.trusted_files import is_own, user_cache
 
 
 def use(java: str, jars: Sequence[Path]) -> tuple[str, ...]:
-    """JVM options that use the archive for this Java (as `java -version` prints it) and `jars`, if there is one."""
+    """Return the JVM options that use the archive for this Java (as `java -version` prints it) and `jars`.
+
+    Return none if there is no archive.
+    """
     path = archive_path(java, jars)
     return (f"-XX:SharedArchiveFile={path}", "-Xshare:auto") if is_own(path) else ()
 

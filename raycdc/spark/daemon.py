@@ -1,4 +1,4 @@
-"""Spark's Python daemon without its slowest line; used through ``spark.python.daemon.module``.
+"""Spark's Python daemon without a slow call; used through ``spark.python.daemon.module``.
 
 Each task of pyspark 4.1 calls `importlib.invalidate_caches`, which reads the directories of all zip files on `sys.path`
 again: about 100 ms per task. That path does not change while a pipeline runs.
@@ -10,7 +10,7 @@ import zipimport
 
 
 def _keep(_importer: zipimport.zipimporter) -> None:
-    """Replace `zipimporter.invalidate_caches` and do nothing."""
+    """Do nothing; replaces `zipimporter.invalidate_caches`."""
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     import raycdc.sinks.tasks
     import raycdc.spark.stage  # noqa: F401
 
-    # The first list makes pyarrow import pandas, which users' functions may want.
+    # Converting the first list makes pyarrow import pandas, which users' functions may need.
     pyarrow.array([0])
     pyspark.daemon.manager()  # type: ignore[no-untyped-call]
 

@@ -1,11 +1,12 @@
 """Derived segments: filtered rows, with columns that Spark computes in addition to the table's own.
 
-For each segment of a transformed table one *derived* segment, written by the task that read it: Python reads the
-columns that expressions use and hands them to the JVM, which computes, row for row and in order, and hands back only
-what it computed; the same task then takes everything else from the segment itself. So columns that are only passed on
-never cross, and rows never reach the driver. Sinks see a segment like any other.
+Each segment of a transformed table becomes one *derived* segment. Python reads the columns that expressions use and
+passes them to the JVM. The JVM computes the expressions row by row, in order, and passes back only the results. A
+second Python function reads all other columns from the segment itself, and writes the derived segment. Columns that are
+only copied therefore never go through the JVM, and rows never reach the driver. For sinks, a derived segment is like
+any other.
 
-**The filter** judges before- and after-image of an update:
+**The filter** applies to the before-image and the after-image of an update separately:
 
 | before | after | becomes |
 |---|---|---|
@@ -14,9 +15,8 @@ never cross, and rows never reach the driver. Sinks see a segment like any other
 | out | in | an insert |
 | out | out | nothing |
 
-*What if the process dies here?* A derived segment is made of a segment that an epoch names, and made again when the
-epoch is staged again: the same rows, as no expression may be another value another time. Files of a run that ended are
-deleted by the next one.
+*Crashes*: a derived segment is made again when its epoch is staged again, with the same rows, because expressions must
+be deterministic. The next run deletes the files that a run left.
 """
 
 from __future__ import annotations
@@ -59,31 +59,32 @@ from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import COMPUTED, META_LOGICAL
 
 _KEEP = "_raycdc_keep"
-#: The column with the number of the first expression that failed on a row, in a job that continues then; -1 if none
-#: did.
+#: The column with the number of the first expression that failed on a row (-1: none), in a job that goes on after
+#: failures.
 _FAILED = "_raycdc_failed"
-#: By which a failed job says that no value was to blame: its memory, a worker that died, a segment, or our own code.
+#: Texts in the error of a job that did not fail because of a value, but of memory, a dead worker, a segment, or our
+#: code.
 _NO_VALUES = ("OutOfMemoryError", "ExecutorLostFailure", "Python worker exited unexpectedly", "raycdc/spark/")
-#: An error's name in a text of Spark, and the line with which the traceback of a user's function ends.
+#: The name of an error condition in Spark's message, and the last line of the traceback of a user's function.
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?::|$)")
-#: The errors of reading from a JVM that ends meanwhile.
+#: The errors of reading from a JVM that ends during the call.
 _CUT_OFF = (ConnectionError, EOFError, pa.ArrowInvalid)
 _STORED_META = tuple(field.name for field in META_FIELDS)
 
-#: Below this much input a job of Python workers costs more than it saves, as for stage tasks.
+#: Below this much input, a job of Python workers costs more than it saves.
 IN_PROCESS_BYTES_MAX = 4 << 20
 
 
 class Deriver(MadeSegments):
     """Makes derived segments in `folder`, on the Spark session that `session` returns. Callable from any thread.
 
-    If Spark's tasks run on other machines, this process reads the columns that expressions use and writes the segments,
-    and serves them (`raycdc.runtime.spools`): files that a task wrote there could not be found.
+    If Spark's tasks run on other machines, this process reads the columns that expressions use, writes the segments and
+    serves them (`raycdc.runtime.spools`), because nothing serves files that a task writes there.
 
     `upsert`: the sink keeps the last row of each key, so the after-image of an update is enough. An expression that
-    fails on a value ends its job; the rows are then processed again by expressions that report the failing rows, and
-    `records` decides what happens to these.
+    fails on a value ends its job. The rows are then processed again by *forgiving* expressions, which report the
+    failing rows, and `records` decides what happens to these.
     """
 
     def __init__(
@@ -100,15 +101,16 @@ class Deriver(MadeSegments):
         self._access = access
         self._upsert = upsert
         self._records = records or BadRecords(upsert=upsert)
-        #: The session in which failures are caught, and the session from which it was made.
+        #: The session of forgiving expressions, and the session from which it was made.
         self._second: tuple[Any, Any] = (None, None)
         self._local = str(session().sparkContext.master).startswith("local")
 
     def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[FilteredSegment]:
-        """Return the derived segment of each, with its view if it had one; None if the filter leaves no row.
+        """Return the derived segment of each segment, with the segment's view; its `segment` is None if the filter
+        leaves no row.
 
-        Raises `SegmentUnavailableError` if one cannot be read now, `DataError` if an expression fails on a value and
-        `BadRecords` allows no more, and `SparkLostError` if Spark's JVM ended.
+        Raises `SegmentUnavailableError` if a segment cannot be read now, `DataError` if an expression fails on a value
+        and `BadRecords` leaves no rows out, and `SparkLostError` if Spark's JVM ended.
         """
         if not verify_segments(segments, access=self._access):
             raise SegmentUnavailableError(f"A segment of {resolved.table} is not there now.")
@@ -146,7 +148,7 @@ class Deriver(MadeSegments):
                     f"{task.resolved.table}: its transform failed on a value: {_kind(cause)}"
                 ) from None
             finally:
-                self._delete_files_of(task)  # By now all of its tasks have ended.
+                self._delete_files_of(task)  # All of its tasks have ended by now.
         why = next((one.why for one in made if one.bad), "")
         if why and not self._records.leaves_out:
             raise RowRefusedError(
@@ -155,8 +157,9 @@ class Deriver(MadeSegments):
         return made
 
     def _require_there(self, spark: Any, cause: Exception, task: _Task) -> None:
-        """`SparkLostError` where `cause`, by which `task` failed, is the end of the JVM of `spark`; a connection that
-        broke otherwise is a bug.
+        """Raise `SparkLostError` if `task` failed with `cause` because the JVM of `spark` ended.
+
+        Raises `cause` if the connection broke for another reason, which is a bug.
         """
         lost = jvm_end.lost(spark, cause)
         if lost is not None or isinstance(cause, _CUT_OFF):
@@ -167,12 +170,14 @@ class Deriver(MadeSegments):
             raise cause
 
     def _delete_files_of(self, task: _Task) -> None:
-        """Delete the files of those parts of `task` that succeeded before another one failed."""
+        """Delete the files that parts of `task` wrote before another part failed."""
         for path in self._folder.glob(f"*derived-{task.run}-*"):
             path.unlink(missing_ok=True)
 
     def _forgiving(self, spark: Any) -> Any:
-        """A session with the same functions in which no expression is computed outside of what catches its failure."""
+        """Return a session with the same functions, in which no expression is computed outside of the one that catches
+        its failure.
+        """
         from pyspark.sql import SparkSession
 
         second, first = self._second
@@ -196,9 +201,9 @@ class Deriver(MadeSegments):
         return [made for segment in segments for made in self._here([segment], task, spark)]
 
     def _here(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[FilteredSegment]:
-        """Process the segments in this process, except for the expressions in the JVM.
+        """Process the segments in this process, except for the expressions, which the JVM computes.
 
-        Python workers cost more for few rows.
+        For few rows, this costs less than Python workers.
         """
         from pyspark.sql.types import StructType
 
@@ -211,7 +216,9 @@ class Deriver(MadeSegments):
 
 
 def _computed(frame: Any, task: _Task, spark: Any) -> Any:
-    """Return the expressions of `task`; for a forgiving task each as a list of its value, or null if it fails."""
+    """Return the results of the expressions of `task`; in a forgiving task, each is a list of its value, or null if it
+    failed.
+    """
     if not task.forgiving:
         return frame.selectExpr(*task.select()).toDF(*task.computed())
     from pyspark.sql import functions
@@ -221,7 +228,7 @@ def _computed(frame: Any, task: _Task, spark: Any) -> Any:
     tried = []
     for sql in task.select()[:-1]:
         listed = jvm.classic.ExpressionUtils.expression(functions.array(functions.expr(sql))._jc)
-        # The expression that Spark's own try_ functions are made of.
+        # Spark's own try_ functions use this expression.
         forgiven = jvm.catalyst.expressions.TryEval(listed)
         tried.append(SparkColumn(jvm.classic.ExpressionUtils.column(forgiven)))
     return frame.select(*tried, "_seq").toDF(*task.computed())
@@ -229,7 +236,7 @@ def _computed(frame: Any, task: _Task, spark: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The values that the tasks of a table need; pickled into them."""
+    """The inputs of the Spark tasks of one table, pickled into them."""
 
     resolved: ResolvedTransform
     folder: Path
@@ -241,14 +248,14 @@ class _Task:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def inputs(self) -> list[str]:
-        """The columns that expressions use, and the number by which rows are known again."""
+        """Return the columns that expressions use, and `_seq`, which identifies the rows."""
         uses = self.resolved.uses
         names = [column.name for column in self.resolved.source.columns if column.name.casefold() in uses.columns]
         meta = uses.meta | uses.filter_meta
         return [*names, *(name for name in META_COLUMNS if name in meta and name != "_seq"), "_seq"]
 
     def types(self) -> dict[str, LogicalType]:
-        """The types of `inputs`."""
+        """Return the types of `inputs`."""
         known = {column.name: column.type for column in self.resolved.source.columns} | META_LOGICAL
         return {name: known[name] for name in self.inputs()}
 
@@ -256,33 +263,39 @@ class _Task:
         return TableSchema(tuple(Column(name, kind) for name, kind in self.types().items())).spark_ddl()
 
     def select(self) -> list[str]:
-        """The expressions of the job."""
+        """Return the SQL expressions of the job."""
         keep = [f"coalesce(({self.resolved.transform.filter}), false)"] if self.resolved.transform.filter else []
         return [*(column.sql for column in self.resolved.computed), *keep, "_seq"]
 
     def computed(self) -> list[str]:
-        """The names of the columns of `select` from there on."""
+        """Return the names that the results of `select` get."""
         names = [f"{COMPUTED}{number}" for number in range(len(self.resolved.computed))]
         return [*names, *([_KEEP] if self.resolved.transform.filter else []), "_seq"]
 
     def stored(self) -> list[str]:
-        """Columns of the table that its rows keep."""
+        """Return the table's columns that the derived rows keep unchanged."""
         wanted = {column.stored for column in self.resolved.columns if column.stored}
         return [column.name for column in self.resolved.source.columns if column.name in wanted]
 
     def key(self) -> list[str]:
-        """Return the derived key columns, if the key differs from the table's and updates must show it."""
+        """Return the stored key columns of the result if its key differs from the table's; none if `upsert`.
+
+        An update that changes this key becomes a deletion and an insert.
+        """
         if self.upsert or not self.resolved.has_new_key:
             return []
         outputs = {output.name: output for output in self.resolved.projection().outputs}
         return [outputs[name].stored for name in self.resolved.schema.primary_key if outputs[name].stored]
 
     def inputs_of(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """The segment's rows with `inputs`."""
+        """Return batches of the segment's rows with the columns `inputs`."""
         return read_segment(segment, self.inputs(), access=self.access, symbols=True)
 
     def write(self, segment: Segment, computed: _Rows) -> FilteredSegment:
-        """The derived segment of `segment`, whose computed columns come next in `computed`; None without rows."""
+        """Write the derived segment of `segment`, and return it; its `segment` is None if no row remains.
+
+        `computed` supplies the computed columns of the segment's rows next.
+        """
         writer = SegmentWriter.remaking(segment, self.folder, f"derived-{self.run}-{uuid.uuid4().hex}.arrow")
         dead_letters = self.records.dead_letters(self.epoch, segment.name) if self.forgiving else None
         records = self.records.of_kind(segment.kind)
@@ -291,8 +304,9 @@ class _Task:
         return write_filtered(writer, dead_letters, passed, seq_base=segment.seq_base)
 
     def _joined(self, segment: Segment, computed: _Rows) -> Iterator[pa.RecordBatch]:
-        """The batches of the segment with the computed columns, and `_seq` as the segment stores it. A forgiving task
-        has all columns of the table, and which expression failed.
+        """Yield the batches of the segment with the computed columns, and with `_seq` as the segment stores it.
+
+        In a forgiving task, batches have all columns of the table, and the number of the expression that failed.
         """
         stored = [column.name for column in self.resolved.source.columns] if self.forgiving else self.stored()
         for batch in read_segment(segment, [*stored, *_STORED_META], access=self.access):
@@ -316,9 +330,8 @@ class _Task:
     def _passed(
         self, batch: pa.RecordBatch, dead_letters: DeadLetterFile | None, records: BadRecords
     ) -> tuple[pa.RecordBatch, int, str]:
-        """Return the rows that pass the filter, with their kinds.
-
-        The number of bad rows, and the problem of the first.
+        """Return the rows that pass the filter with their new codes, the number of bad rows, and the reason for the
+        first.
         """
         ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
         emptied = ops == RowKind.TRUNCATE
@@ -345,7 +358,7 @@ class _Task:
     def _write_dead_letters(
         self, batch: pa.RecordBatch, bad: Any, dead_letters: DeadLetterFile | None
     ) -> tuple[int, str]:
-        """Store the bad rows, if dead letters are kept; return their number, and the problem of the first."""
+        """Write the bad rows, if dead letters are kept; return their number, and the reason for the first."""
         ops, failed = batch.column("_op").to_numpy(), batch.column(_FAILED).to_numpy()
         # A deletion only fails because an earlier row was bad; it is reported only if no bad row is allowed at all.
         reported = np.flatnonzero(counted(ops, bad) if self.records.leaves_out else bad)
@@ -366,7 +379,7 @@ class _Task:
         return f"column {column.name!r} ({column.sql}) cannot be computed"
 
     def _moved(self, batch: pa.RecordBatch) -> Any:
-        """Return for each row whether the next one has another key."""
+        """Return for each row whether the next row has another key."""
         moved = np.zeros(batch.num_rows, np.bool_)
         for name in self.key():
             column = batch.column(name)
@@ -377,14 +390,14 @@ class _Task:
 
 
 class _Rows:
-    """Batches, taken by numbers of rows."""
+    """Rows of a stream of batches, taken by their number."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._rest: list[pa.RecordBatch] = []
 
     def take(self, count: int) -> pa.Table:
-        """The next `count` rows."""
+        """Return the next `count` rows."""
         while (there := sum(batch.num_rows for batch in self._rest)) < count:
             batch = next(self._batches, None)
             if batch is None:
@@ -396,7 +409,7 @@ class _Rows:
 
 
 class _Read:
-    """The first function of the job: each row is the index of a segment, whose columns for expressions it gives."""
+    """The first function of the job: for each input row, the index of a segment, it yields that segment's `inputs`."""
 
     def __init__(self, segments: list[str], task: _Task) -> None:
         self._segments = segments
@@ -409,7 +422,7 @@ class _Read:
 
 
 class _Write:
-    """The last function of the job: computed columns of the segment that has the partition's number."""
+    """The last function of the job: it writes the derived segment whose index is the number of the partition."""
 
     def __init__(self, segments: list[str], task: _Task) -> None:
         self._segments = segments
@@ -438,8 +451,10 @@ def _is_a_values(error: Exception) -> bool:
 
 
 def _kind(error: Exception) -> str:
-    """Spark's name for an error of an expression on a value, or the class that a user's function raised; never the
-    text, which quotes the value.
+    """Return Spark's name for the error of an expression on a value, or the class of the error that a user's function
+    raised.
+
+    The error's text is left out, because it quotes the value.
     """
     if condition := _CONDITION.search(str(error)):
         return condition[0]
@@ -448,7 +463,7 @@ def _kind(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The error of a job, without Java's places."""
+    """Return the error of a job without Java's stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     classified = next((line for line in lines if "[" in line and "]" in line and not line.startswith("at ")), "")
     return (classified or (lines[0] if lines else repr(error)))[:500]

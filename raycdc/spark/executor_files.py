@@ -1,9 +1,9 @@
 """Makes the archive with raycdc's files that Spark unpacks next to each executor on other machines.
 
-It has raycdc and the packages that tasks of the sink import, as they are installed here; no Ray or Spark, and numba for
-Iceberg and MongoDB alone. It is made once per version of them, in the user's cache, and is of use to executors with the
-same minor version of Python, system and processor. Where raycdc is installed beforehand, ``spark.pyspark.python`` names
-its Python, and nothing is sent.
+The archive contains raycdc and the packages that tasks of the sink import, as they are installed here. It never has Ray
+or Spark, and has numba for Iceberg and MongoDB only. It is made once per version of these packages, in the user's
+cache. Executors need the same minor version of Python, the same system and processor. If raycdc is installed there
+already, ``spark.pyspark.python`` names its Python, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from raycdc.core.trusted_files import is_own, make_own_folder, user_cache
 from raycdc.errors import ConfigError
 
-#: The folder's name next to an executor, which is on the path of its Python.
+#: The name of the unpacked folder next to an executor, which is on the path of its Python.
 NAME = "raycdc_tasks"
-#: By their names on PyPI, for every task; users' functions may want pandas.
+#: The packages, by their names on PyPI, that every task needs. pandas is for users' functions.
 _ALWAYS = (
     "annotated-types",
     "msgpack",
@@ -40,9 +40,10 @@ _ALWAYS = (
     "typing-inspection",
     "tzdata",
 )
-#: For loops that are compiled where they run (`raycdc.core.compiled`): keys of Iceberg, documents of MongoDB.
+#: The packages for loops that are compiled on the executor (`raycdc.core.compiled`): keys of Iceberg, documents of
+#: MongoDB.
 _COMPILED = ("llvmlite", "numba")
-#: For those of one sink.
+#: The further packages that tasks of one sink need.
 _OF_SINKS = {
     "delta": ("obstore",),
     "iceberg": ("obstore", *_COMPILED),
@@ -52,9 +53,9 @@ _OF_SINKS = {
     "kafka": ("confluent-kafka",),
     "mongodb": ("cffi", "cryptography", "dnspython", "pymongo", "pymongoarrow", *_COMPILED),
 }
-#: An archive that no run has used for this long is removed when another is made.
+#: An archive that no run has used for this long is deleted when another one is made.
 _UNUSED_S = 90 * 86_400
-#: Files that no task needs; of raycdc, the packages that user functions do not import either.
+#: Parts of paths of files that neither tasks nor users' functions need.
 _LEFT_OUT = (
     "/tests/", "/include/", "/__pycache__/", "/numpy/_core/_simd.", "/raycdc/testing/", "/raycdc/cli/",
     "/raycdc/bench/runs/", "/raycdc/bench/splits/", "/raycdc/verify/", "/numpy/f2py/",
@@ -66,8 +67,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def archive(sink: str) -> Path:
-    """The archive for tasks of `sink` (its type), made now where it is not there yet (some seconds). `ConfigError`
-    where it cannot be.
+    """Return the archive for tasks of `sink` (its type), and make it first if it does not exist, which takes some
+    seconds.
+
+    Raises `ConfigError` if it cannot be written.
     """
     files = contents(sink)
     digest = hashlib.sha256()
@@ -95,7 +98,9 @@ def archive(sink: str) -> Path:
 
 
 def contents(sink: str) -> list[tuple[str, Path]]:
-    """Names in the archive for tasks of `sink`, and the files on this machine that have them."""
+    """Return the names in the archive for tasks of `sink`, and the files of this machine that it gets under these
+    names.
+    """
     return sorted({**dict(_packages([*_ALWAYS, *_OF_SINKS.get(sink, ())])), **dict(_own())}.items())
 
 
@@ -114,13 +119,13 @@ def _make(made: Path, files: Sequence[tuple[str, Path]]) -> None:
         Path(name).unlink(missing_ok=True)
         raise
     for older in made.parent.glob(f"{NAME}-*.tar.gz"):
-        # Another run may be sending it: Spark reads the archive whenever a new executor starts.
+        # Younger archives may still be in use, because Spark reads the archive whenever an executor starts.
         if older.stat().st_mtime < time.time() - _UNUSED_S:
             older.unlink(missing_ok=True)
 
 
 def _packages(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Names in the archive and the files of the packages that are installed here."""
+    """Yield the names in the archive, and the files, of those packages that are installed here."""
     for name in names:
         try:
             installed = distribution(name).files or ()

@@ -26,7 +26,7 @@ from raycdc.spark.addresses import own_address
 from raycdc.spark.stage import error_summary, run_pickled
 from raycdc.state.manifests.manifest import STATE_NODE, Segment
 
-#: By which a user says that executors have raycdc already.
+#: The setting with which a user says that executors have raycdc already.
 _PYTHON = "spark.pyspark.python"
 _ARCHIVES = "spark.archives"
 _PATH = "spark.executorEnv.PYTHONPATH"
@@ -41,7 +41,10 @@ def executors_python(conf: Mapping[str, str]) -> str:
 
 
 def executor_settings(master: str, conf: Mapping[str, str], sink: str) -> dict[str, str]:
-    """Settings of Spark for tasks of `sink` at a `master` elsewhere; they keep what `conf` says of the same."""
+    """Return Spark's settings for tasks of `sink` if `master` is on other machines.
+
+    They include values of `conf` for the same settings.
+    """
     settings = {}
     if host := own_address(master, conf):
         settings[_HOST] = host
@@ -54,7 +57,7 @@ def executor_settings(master: str, conf: Mapping[str, str], sink: str) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class ReadProbe(StageTask[int]):
-    """Reads a segment where the task is, and counts its rows."""
+    """A task that reads a segment and returns the number of its rows."""
 
     segment: Segment
     access: SegmentAccess
@@ -64,9 +67,9 @@ class ReadProbe(StageTask[int]):
 
 
 def probe(spark: Any, spool: Path, access: SegmentAccess) -> None:
-    """Let one executor read a segment of `spool`, which is the state's; `access` is the driver's.
+    """Let one executor read a segment, which is written to `spool`, the state's. `access` is the driver's.
 
-    Blocks until an executor is there. Raises `ConfigError` with the obstacle if it cannot read.
+    Blocks until an executor exists. Raises `ConfigError` with the reason if it cannot read the segment.
     """
     from py4j.protocol import Py4JError
 
@@ -74,7 +77,7 @@ def probe(spark: Any, spool: Path, access: SegmentAccess) -> None:
     segment = _written(spool)
     try:
         (located,) = access.located([segment])
-        # Only by its name, so that a file that exists there under the same path is not used.
+        # The task gets only the name, so that it cannot use a file with the same path on its own machine.
         task = ReadProbe(replace(located, path=segment.name), replace(access, node=ANYWHERE, flights={}))
         answers = context.parallelize([[pickle.dumps(task)]], 1).flatMap(run_pickled).collect()
     except Py4JError as cause:

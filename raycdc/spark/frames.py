@@ -1,7 +1,7 @@
-"""One table's rows of an epoch as a typed DataFrame, for the work of Spark SQL (*catalyst* plan).
+"""One table's rows of an epoch as a typed DataFrame, for sinks that write with Spark SQL.
 
-Python tasks read the segments and hand them over as Arrow, so a column keeps exactly the type of the model; the schema
-may differ from epoch to epoch at no cost. Reading is repeatable, so Spark may retry and recompute freely.
+Python tasks read the segments and pass them on as Arrow, so each column has exactly the type of the model, and the
+schema may differ from epoch to epoch at no cost. Reading is repeatable, so Spark may retry and recompute.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def changelog_frame(
     columns: Sequence[str] | None = None,
     access: SegmentAccess = HERE,
 ) -> Any:
-    """DataFrame of the table's columns and the metadata columns, or of `columns` alone.
+    """Return a DataFrame of the table's columns and the metadata columns, or of `columns` only.
 
-    Naming columns here reads only those; selecting them afterwards reads all. Rows of different tasks come in any
-    order: order by `_seq` where it matters.
+    Columns that are not in `columns` are not read. Rows of different tasks come in any order, so order them by `_seq`
+    if the order matters.
     """
     tasks = task_inputs(segments, parallelism=parallelism)
     names = list(columns) if columns is not None else changelog_names(schema)
@@ -43,14 +43,17 @@ def changelog_frame(
 
 
 def changelog_ddl(schema: TableSchema, names: Sequence[str]) -> str:
-    """Spark SQL column list of `names`."""
+    """Return the Spark SQL column list of `names`."""
     meta = dict(zip(META_COLUMNS, _META_DDL.split(", "), strict=True))
     quoted = {c.name: f"`{c.name.replace('`', '``')}` {c.type.spark()}" for c in schema.columns}
     return ", ".join(quoted.get(name) or meta[name] for name in names)
 
 
 class ReadSegments:
-    """The function of the job: each input row is the index of a task. Pickled by the name of this module."""
+    """The function of the job: for each input row, the index of a task, it yields the rows of that task's segments.
+
+    Pickled by the name of this module.
+    """
 
     def __init__(self, tasks: list[list[Input]], columns: list[str], access: SegmentAccess) -> None:
         self._tasks = tasks

@@ -1,8 +1,8 @@
 """Starts the JVM of a session, with its settings in a file that only this user can read.
 
-pyspark would put every setting on the command line, which each user of the machine can list, and settings contain the
-credentials of object stores and catalogs. Java's own options (``spark.driver.extraJavaOptions``) are still on the
-command line, so secrets must not be in them. The file is read while the JVM starts, and is deleted afterwards.
+pyspark would put every setting on the command line, which all users of the machine can see, and settings contain
+credentials of object stores and catalogs. Java's own options (``spark.driver.extraJavaOptions``) remain on the command
+line, so they must not contain secrets. The file is read while the JVM starts, and is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 
 from raycdc.spark.jvm_start import JvmStart
 
-#: The variable from which pyspark reads further arguments of spark-submit.
+#: The environment variable from which pyspark reads further arguments of spark-submit.
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES_FILE = "--properties-file"
-#: The attributes in which pyspark remembers the JVM of a process and its objects.
+#: The attributes in which pyspark keeps the JVM of this process and the JVM's objects.
 _OF_CONTEXT = ("_gateway", "_jvm", "_active_spark_context")
 _OF_SESSION = ("_instantiatedSession", "_activeSession")
 _ESCAPES = str.maketrans(
@@ -32,9 +32,9 @@ _ESCAPES = str.maketrans(
 
 
 def start_jvm(settings: Mapping[str, str], scratch: Path, log: Any, jvm: JvmStart) -> Any:
-    """A gateway of pyspark to a new JVM, which writes its warnings to the open file `log`.
+    """Start a JVM and return pyspark's gateway to it. The JVM writes its warnings to the open file `log`.
 
-    Raises pyspark's `PySparkRuntimeError` where the JVM ends at once, also where it is broken off at `jvm`.
+    Raises pyspark's `PySparkRuntimeError` if the JVM ends while it starts, also if `jvm` is cancelled.
     """
     with (
         jvm.under_way(),
@@ -48,7 +48,7 @@ def start_jvm(settings: Mapping[str, str], scratch: Path, log: Any, jvm: JvmStar
 
 
 def on_loopback(settings: Mapping[str, str]) -> AbstractContextManager[None]:
-    """Have the web UI of a Spark on this machine alone listen to this machine alone: it asks for no login."""
+    """Make the web UI of a local Spark listen on loopback only during the block, because it asks for no login."""
     if not settings["spark.master"].startswith("local"):
         return nullcontext()
     return _environment("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"))
@@ -66,7 +66,7 @@ def forget_lost_jvm() -> None:
 
 @contextmanager
 def _announced(jvm: JvmStart) -> Iterator[None]:
-    """Pass the process that pyspark starts in the block to `jvm`; pyspark itself returns it only when it is up."""
+    """Pass the process that pyspark starts in the block to `jvm`, because pyspark returns it only after the start."""
     module: Any = java_gateway
     starts = module.Popen
 
@@ -84,15 +84,15 @@ def _announced(jvm: JvmStart) -> Iterator[None]:
 
 @contextmanager
 def _properties(settings: Mapping[str, str], path: Path) -> Iterator[str]:
-    """Write the settings to a file; yield the arguments of spark-submit with this file and the user's own arguments."""
+    """Write the settings to a file, and yield the arguments of spark-submit: this file, and the user's arguments."""
     words = shlex.split(os.environ.get(_ARGUMENTS, "pyspark-shell"))
     text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
-    if _PROPERTIES_FILE in words[:-1]:  # spark-submit takes one file: this one begins with the content of the user's.
+    if _PROPERTIES_FILE in words[:-1]:  # spark-submit accepts only one file, so the content of the user's is copied.
         at = words.index(_PROPERTIES_FILE)
         text = Path(words[at + 1]).read_text(encoding="utf-8") + "\n" + text
         del words[at : at + 2]
     else:
-        words.insert(0, "--load-spark-defaults")  # as without a file
+        words.insert(0, "--load-spark-defaults")  # spark-submit reads its default file only if no other is given.
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -117,5 +117,5 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def _escaped(text: str) -> str:
-    """A key or a value as ``java.util.Properties`` reads it."""
+    """Return a key or a value in the syntax of ``java.util.Properties``."""
     return text.translate(_ESCAPES)

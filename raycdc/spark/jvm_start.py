@@ -1,4 +1,4 @@
-"""The start of a JVM, which may be broken off: a run that ends meanwhile does not wait for it."""
+"""The start of a JVM, which another thread may cancel: a run that ends does not wait for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from subprocess import Popen
 from threading import Lock
 from typing import Any
 
-#: Exit codes of a shell above it are of a signal.
+#: A shell adds this number to the signal that ended a process.
 _BY_SIGNAL = 128
 
 
@@ -23,7 +23,7 @@ class JvmStart:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """The block starts the process and waits until it is up.
+        """Hold off `break_off` during the block, which starts the process and waits until it is up.
 
         Raises `RuntimeError` if the start was already cancelled.
         """
@@ -33,7 +33,7 @@ class JvmStart:
             yield
 
     def started(self, process: Popen[Any]) -> None:
-        """Set the started process."""
+        """Note the started process, and kill it if the start was cancelled."""
         with self._lock:
             self._process = process
             if self._broken_off:
@@ -41,16 +41,13 @@ class JvmStart:
 
     @property
     def was_killed(self) -> bool:
-        """Return True if a signal ended the process, as where the machine has no memory for it.
-
-        A shell says 128 and more.
-        """
+        """Return True if a signal ended the process, for example because the machine had no memory left."""
         with self._lock:
             code = None if self._process is None else self._process.poll()
         return code is not None and (code < 0 or code > _BY_SIGNAL)
 
     def break_off(self) -> None:
-        """End it. Returns when the block that starts it has ended, with all that it cleans up."""
+        """Cancel the start: kill the process, and wait until the block of `under_way` has ended."""
         with self._lock:
             self._broken_off = True
             if self._process is not None:

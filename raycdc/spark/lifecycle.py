@@ -1,4 +1,7 @@
-"""Spark's part of a run: the runner of tasks, its start in the background, its end. Without Spark, threads are used."""
+"""Spark's part of a run: the start in the background, the runner of tasks, and the end.
+
+Without Spark, threads run tasks.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,20 @@ from raycdc.segments.tasks import ResultT, StageTask, TaskLog
 from raycdc.sinks import jvm_end
 from raycdc.spark.jvm_start import JvmStart
 
-#: This many ends because of memory within this time are no accident: the next JVM would end in the same way.
+#: After so many ends for lack of memory within this time, Spark is not started again, because the next JVM would end in
+#: the same way.
 MEMORY_ENDS_MAX, MEMORY_ENDS_S = 3, 3600.0
-#: A lost Spark that was started in the background is started again after the first time, then after twice as long each
-#: time, up to the second.
+#: The delays before a lost Spark is started again in the background: the first one, and the longest. Each is twice the
+#: previous one.
 AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRules:
-    """Rules for tasks once Spark is up: tasks of less than `from_bytes` of input together still run in this process.
+    """Rules for running tasks on Spark.
 
-    `private` is the folder of secret texts for tasks of a Spark on other machines; `log` is called with the engine that
-    ran tasks.
+    Tasks with less than `from_bytes` of input in total run in this process. `private` is the folder of secret texts for
+    tasks of a Spark on other machines. `log` records which engine ran the tasks.
     """
 
     from_bytes: int = FROM_BYTES
@@ -41,7 +45,7 @@ class TaskRules:
     log: TaskLog = field(default_factory=TaskLog)
 
     def on(self, session: Any) -> TaskRunner:
-        """The runner on a session."""
+        """Return the task runner for a session."""
         from raycdc.spark.stage import SparkTaskRunner
 
         return SparkTaskRunner(session, from_bytes=self.from_bytes, private=self.private, log=self.log)
@@ -52,8 +56,8 @@ def task_runner(
 ) -> tuple[TaskRunner, int]:
     """Return the runner of a sink's tasks, and its parallelism: Spark, or threads while there is no Spark.
 
-    `warn` is called if a Spark that was started in the background was lost. One that was there from the beginning is
-    started again by the next tasks.
+    If Spark is up already and is lost later, the next tasks start it again. If it is still starting and is lost later,
+    `warn` is called and threads run tasks until it is up again.
     """
     if spark is None or spark.now is None:
         threads = os.cpu_count() or 1
@@ -78,8 +82,9 @@ class RestartingTaskRunner:
 
 
 class DeferredTaskRunner:
-    """A `TaskRunner` on `spark` once it is up, and on threads of this process before it is and when it is lost, which
-    `warn` hears, until it is up again; callable from any thread.
+    """A `TaskRunner` on `spark` while it is up, and on threads of this process otherwise; callable from any thread.
+
+    Calls `warn` when Spark is lost.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class DeferredTaskRunner:
         self._in_process = in_process
         self._warn = warn
         self._clock = clock
-        #: The session that had tasks last.
+        #: The session that last ran tasks.
         self._had: Any = None
         #: The time of the next start of a lost Spark, and the delay after the next loss.
         self._again_at_s: float | None = None
@@ -110,7 +115,7 @@ class DeferredTaskRunner:
         except SinkError as cause:
             if not isinstance(cause, SparkLostError) and self._spark.now is session:
                 raise
-        # A task gives the same files wherever it runs, and however often.
+        # Tasks may be repeated, because they write the same files each time.
         return self._run_here(tasks)
 
     def _run_here(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
@@ -121,7 +126,7 @@ class DeferredTaskRunner:
             self._warn(f"{jvm_end.words(jvm_end.exit_code(had))} {HERE}")
         elif self._again_at_s is not None and now_s >= self._again_at_s:
             self._again_at_s = now_s + self._again_s
-            # It is not needed now, and the run may be ending.
+            # A failure is ignored: Spark is not needed now, and the run may be ending.
             with suppress(RuntimeError, SinkError):
                 self._spark.begin()
         results = self._in_process(tasks)
@@ -129,12 +134,12 @@ class DeferredTaskRunner:
         return results
 
 
-#: The end of the warning about a run that continues without Spark.
+#: The end of the warning that Spark was lost.
 HERE = "Tasks of the sink run in the driver's process until it is up again."
 
 
 def activity(spark: SparkThread | None) -> str:
-    """The stages that Spark runs now and how many of their tasks are done, in words; empty without Spark."""
+    """Return a text about the stages that Spark runs now and how many of their tasks are done; empty without Spark."""
     if spark is None or (session := spark.now) is None:
         return ""
     from py4j.protocol import Py4JError
@@ -142,7 +147,7 @@ def activity(spark: SparkThread | None) -> str:
     try:
         tracker = session.sparkContext.statusTracker()
         found = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-    except (Py4JError, OSError, AttributeError):  # a session that ends just now
+    except (Py4JError, OSError, AttributeError):  # The session is ending.
         return ""
     stages = [stage for stage in found if stage is not None]
     done, all_tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
@@ -150,9 +155,9 @@ def activity(spark: SparkThread | None) -> str:
 
 
 def new_session(options: SparkOptions, state: Path, sink: str, jvm: JvmStart) -> Any:
-    """Return a Spark session with the configured options and its own files next to the state, for tasks of a `sink`.
+    """Start Spark with the configured options and its files next to the state, and return the session.
 
-    `sink` is its type. The start may be cancelled at `jvm`.
+    `sink` is the type of the sink whose tasks it will run. The start may be cancelled through `jvm`.
     """
     from raycdc.spark.session import spark_session
 
@@ -160,7 +165,7 @@ def new_session(options: SparkOptions, state: Path, sink: str, jvm: JvmStart) ->
 
 
 class SparkThread:
-    """Spark's life in the background of a run: start, warm-up and end, one after the other on its own thread.
+    """Starts, warms up and ends Spark in the background of a run, one step after the other on a thread of its own.
 
     Created and ended by the thread that runs the pipeline; the other methods are for any thread. `make` returns the
     session, and its start may be cancelled; it is called immediately (`at_once`), or at the first `begin` or `session`.
@@ -172,7 +177,7 @@ class SparkThread:
     ) -> None:
         self._make = make
         self._warn = warn
-        #: The session whose end was reported last.
+        #: The last session whose end was reported.
         self._reported: Any = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
         self._lock = Lock()
@@ -184,9 +189,9 @@ class SparkThread:
             self.begin()
 
     def begin(self) -> Future[Any]:
-        """Start Spark, unless it was started and is not lost. Raises `RuntimeError` at the end of the run.
+        """Start Spark, unless it is starting or up. Returns the future of its session.
 
-        Raises `SinkError` if it has repeatedly run out of memory.
+        Raises `RuntimeError` at the end of the run, and `SinkError` if Spark has repeatedly run out of memory.
         """
         with self._lock:
             if self._session is None or (self._session.done() and self._session_up is None):
@@ -205,7 +210,10 @@ class SparkThread:
         return self.begin().result()
 
     def again(self) -> Any:
-        """Return the session for repeated work. Raises `SparkLostError` if Spark does not start now."""
+        """Return the session for work that can be repeated, and start Spark again if it was lost.
+
+        Raises `SparkLostError` if Spark does not start now.
+        """
         made = _made(self._session)
         if made is not None and made is not self._reported and (code := jvm_end.exit_code(made)) is not None:
             self._reported = made
@@ -217,7 +225,7 @@ class SparkThread:
 
     @property
     def now(self) -> Any:
-        """The session if it is up, else None."""
+        """Return the session if Spark is up, else None."""
         return self._session_up
 
     @property
@@ -226,15 +234,15 @@ class SparkThread:
         return None if made is None or jvm_end.exit_code(made) is not None else made
 
     def poll(self) -> None:
-        """Raise `RaycdcError` where Spark was up and is lost."""
+        """Raise `RaycdcError` if Spark was up and is lost."""
         made = _made(self._session)
         if made is not None and (code := jvm_end.exit_code(made)) is not None:
             raise RaycdcError(jvm_end.words(code))
 
     def warm_up(self) -> None:
-        """Start Spark's Python workers while readers start and read. Waits for the session.
+        """Start Spark's Python workers in the background, after waiting for the session.
 
-        A failure is not lost: the first stage job meets the same one, and reports it.
+        A failure is ignored here, because the first stage job fails in the same way and reports it.
         """
         from raycdc.spark.stage import SparkTaskRunner
 
@@ -263,7 +271,7 @@ class SparkThread:
             self._end.result()
 
     def _stop(self) -> None:
-        """Failures of the start were reported to the waiters. A lost session needs no stop."""
+        """Stop the session. Does nothing if Spark is lost, or if its start failed, which was reported already."""
         if (session := self._session_up) is None:
             return
         from py4j.protocol import Py4JError
@@ -276,7 +284,7 @@ class SparkThread:
 
 
 class MemoryEnds:
-    """The ends of JVMs that had no memory left. Not thread-safe."""
+    """Counts the JVMs that ended because they had no memory left. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -284,7 +292,7 @@ class MemoryEnds:
         self._at_s: list[float] = []
 
     def require_few(self, lost: Any) -> None:
-        """Raise `SinkError` if too many JVMs ended lately; `lost` is the previous session, if it was started."""
+        """Raise `SinkError` if too many JVMs ended lately. `lost` is the previous session, if there was one."""
         now_s = self._clock()
         if lost is not None and lost is not self._last and jvm_end.of_memory(jvm_end.exit_code(lost)):
             self._last = lost
@@ -298,7 +306,7 @@ class MemoryEnds:
 
 
 def _made(session: Future[Any] | None) -> Any:
-    """The session that came up, be it lost by now or not."""
+    """Return the session that was started, even if it is lost by now; None if there is none."""
     if session is None or not session.done() or session.cancelled() or session.exception() is not None:
         return None
     return session.result()

@@ -11,12 +11,14 @@ from raycdc.spark.class_archive import archive_path
 from raycdc.spark.session import check_java, delta_jars, spark_session
 from raycdc.spark.stage import SparkTaskRunner
 
-#: The JVM writes the archive at its end; it takes some seconds, more on a busy machine.
+#: The JVM writes the archive when it ends, which takes some seconds, or longer on a busy machine.
 _DUMP_TIMEOUT_S = 300.0
 
 
 def build() -> Path:
-    """Make the archive unless it exists: run a session with a pipeline's typical work, and let its JVM write it."""
+    """Make the archive unless it exists: run a typical pipeline's work in a session whose JVM writes the archive at its
+    end.
+    """
     java = check_java()
     path = archive_path(java, delta_jars())
     if is_own(path):
@@ -38,7 +40,7 @@ def build() -> Path:
 
 
 def _exercise(session: Any, lake: Path) -> None:
-    """Load the classes of a pipeline's life: tasks in Python workers, and a merge into a Delta table."""
+    """Make Spark load the classes that pipelines use, by tasks in Python workers and a merge into a Delta table."""
     SparkTaskRunner(session).warm_up()
     rows = session.range(10)
     rows.write.format("delta").save(str(lake))

@@ -1,7 +1,7 @@
 """Starts the Spark session of a pipeline, with settings that were found by measurement.
 
-Called once by the driver. All of Spark's files go into one folder of raycdc, including its log, and the Delta jars come
-from a local folder, so that a start needs no network.
+The driver calls it. All of Spark's files, including its log, go into one folder of raycdc. The Delta jars come from a
+local folder, so a start needs no network.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from raycdc.spark import artifacts, class_archive
 from raycdc.spark.executors import executor_settings, executors_python
 from raycdc.spark.jvm_start import JvmStart
 
-#: The Spark that works with the Delta jars below; others fail late and obscurely.
+#: The Spark version that works with the Delta jars below. Other versions fail late, with obscure errors.
 PYSPARK_SERIES = "4.1"
 DELTA_PACKAGE = "io.delta:delta-spark_4.1_2.13:4.4.0"
 JAVA_MIN = 17
 
-#: Attempts per task; ``local[N]`` alone never tries a task twice.
+#: Attempts per task. With ``local[N]`` alone, a task has only one.
 TASK_ATTEMPTS = 4
 
 #: The folder that contains the package: workers import it from there, and `make setup` puts jars next to it.
@@ -43,15 +43,15 @@ PATIENT_COMPILER = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 
-#: Java's words about itself if its options leave it only the quick compiler.
+#: Java adds this to its version text if its options leave only the quick compiler.
 _QUICK = "emulated-client, "
 
-#: Options of Java that do nothing but to be right or wrong: agents, logs and recordings are not started to be tried.
+#: Java options that can be checked without side effects. Agents, logs and recordings would be started by a check.
 _TRIED = re.compile(r"-X(mx|ms|mn|ss)\S+|-XX:([+-]\w+|\w+=[\w%.]+)")
 #: Spark's settings that become options of the JVM that it starts.
 _JAVA_OPTIONS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
-#: Settings that give the source of Spark's jars.
+#: Settings with which users name jars themselves.
 _JARS_GIVEN = {"spark.jars", "spark.jars.packages"}
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?$")
@@ -65,11 +65,11 @@ def spark_session(
     sink: str = "",
     jvm: JvmStart | None = None,
 ) -> Any:
-    """Start Spark (4–5 s) and return its session. `scratch` gets warehouse, temporary files and ``spark.log``.
+    """Start Spark (4–5 s) and return its session. `scratch` gets the warehouse, temporary files and ``spark.log``.
 
-    Executors on other machines get what tasks of `sink` (its type) import. `conf` overrides the default settings. The
-    start may be cancelled at `jvm`. Raises `ConfigError` if Java or a suitable pyspark is missing, or Spark refuses the
-    settings, and `EngineNotStartedError` if its JVM was killed, or jars could not be fetched.
+    Executors on other machines get the packages that tasks of `sink` (its type) import. `conf` overrides the default
+    settings. The start may be cancelled through `jvm`. Raises `ConfigError` if Java or a suitable pyspark is missing,
+    or if Spark refuses the settings, and `EngineNotStartedError` if its JVM was killed or jars could not be fetched.
     """
     java = check_java()
     check_pyspark()
@@ -88,7 +88,7 @@ def spark_session(
         os.environ["PYSPARK_PYTHON"] = executors_python(conf or {})
         settings |= executor_settings(master, conf or {}, sink)
     scratch.mkdir(parents=True, exist_ok=True)
-    # A process has one JVM: pyspark would keep the first, and leave a second one unused.
+    # pyspark keeps the first JVM of a process, even if it has ended.
     forget_lost_jvm()
     gateway, jvm = SparkContext._gateway, jvm or JvmStart()
     if gateway is None:
@@ -104,13 +104,13 @@ def spark_session(
         return SparkSession(context)
     except Py4JError as cause:
         reason = next((line for line in str(cause).splitlines()[1:] if line.strip()), str(cause)).strip(": \t")
-        # An error of Java is Spark's answer to its settings; any other is of a JVM that answers no more.
+        # A Java error is Spark's answer to its settings. Any other error means that the JVM does not answer any more.
         refused = isinstance(cause, Py4JJavaError)
         raise _not_started(master, reason, scratch / "spark.log", refused=refused) from cause
 
 
 def _not_started(master: str, reason: str, log: Path, *, refused: bool) -> ConfigError:
-    """Return the error for a failed start: whether Spark `refused` its settings, or did not reach that step."""
+    """Return the error for a failed start; `refused` says that Spark refused its settings."""
     text = (
         f"Spark did not start at spark.master = {master!r}: {reason} Correct spark.master or spark.conf; {log} has the "
         "rest."
@@ -119,9 +119,9 @@ def _not_started(master: str, reason: str, log: Path, *, refused: bool) -> Confi
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for memory or options with which no JVM starts.
+    """Raise `ConfigError` if no JVM starts with the memory or Java options of `conf`.
 
-    Only Spark can check the other settings of `conf`, and reports their errors when it starts. Values may contain
+    Other settings can only be checked by Spark, which reports their errors when it starts. Values may contain
     credentials.
     """
     given = [key for key in _JAVA_OPTIONS if conf.get(key)]
@@ -141,12 +141,15 @@ def check_settings(conf: Mapping[str, str]) -> None:
 
 
 def parallelism(spark: Any) -> int:
-    """Return the number of tasks that run at the same time."""
+    """Return the number of tasks that run concurrently."""
     return int(spark.sparkContext.defaultParallelism)
 
 
 def effective_master(master: str) -> str:
-    """`master` with retries: ``local[*]`` becomes ``local[8,4]`` on eight cores; others are left alone."""
+    """Return `master` with retries of tasks: ``local[*]`` becomes ``local[8,4]`` on eight cores.
+
+    Other masters stay unchanged.
+    """
     match = _LOCAL.match(master)
     if not match:
         return master
@@ -155,8 +158,8 @@ def effective_master(master: str) -> str:
 
 
 def delta_jars() -> list[Path]:
-    """The Delta jars, from ``$RAYCDC_JARS``, ``.cache/jars`` beside the package, or where `fetch_delta_jars` put them;
-    empty when there are none.
+    """Return the Delta jars of ``$RAYCDC_JARS``, ``.cache/jars`` beside the package, or `fetch_delta_jars`; empty if
+    none exist.
     """
     configured = os.environ.get("RAYCDC_JARS")
     folder = Path(configured) if configured else _PROJECT / ".cache" / "jars"
@@ -167,12 +170,11 @@ def delta_jars() -> list[Path]:
 
 
 def fetch_delta_jars() -> None:
-    """Fetch the Delta jars into the user's cache, once, where there are none.
+    """Fetch the Delta jars into the user's cache if there are none yet, and check the hashes of those in the cache.
 
-    Raises `EngineNotStartedError` if that fails, `ConfigError` for jars that are there and are others.
-
-    They have the hashes that this version of raycdc knows (`raycdc.spark.artifacts`), and are compared with them again
-    at each start, because others may be able to write where they lie.
+    The hashes are those that this version of raycdc knows (`raycdc.spark.artifacts`). They are checked at each start,
+    because other users may be able to write there. Raises `EngineNotStartedError` if fetching fails, and `ConfigError`
+    if a jar in the cache has another hash.
     """
     folder = _fetched()
     try:
@@ -183,7 +185,7 @@ def fetch_delta_jars() -> None:
                 jars = artifacts.fetch(Path(scratch, "jars"), [DELTA_PACKAGE])
                 size = sum(jar.stat().st_size for jar in jars) / 2**20
                 _print_line(f"{len(jars)} jars are here ({size:.0f} MiB), with the SHA-256 that they should have")
-                # Another process may have been faster.
+                # The folder exists if another process was faster.
                 with suppress(OSError):
                     Path(scratch, "jars").rename(folder)
     except (artifacts.ArtifactError, OSError) as cause:
@@ -199,7 +201,7 @@ def _without_jars(cause: Exception) -> str:
 
 
 def _print_line(line: str) -> None:
-    """Print a line for a user at a terminal, or in the log; standard output may be JSON."""
+    """Print a line to standard error, because standard output may be JSON."""
     print(f"raycdc: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -226,7 +228,7 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
                 f"-Dderby.system.home={scratch}",
                 f"-Djava.io.tmpdir={scratch}",
                 PATIENT_COMPILER,
-                # Without memory the JVM cannot continue, and is started again (`raycdc.sinks.jvm_end`).
+                # A JVM that runs out of memory must end, so that Spark is started again (`raycdc.sinks.jvm_end`).
                 "-XX:+ExitOnOutOfMemoryError",
                 *class_archive.use(java, delta_jars()),
             ]
@@ -236,12 +238,13 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
         # For executors, and for the Python workers of this machine.
         "spark.executorEnv.PYTHONPATH": str(_PROJECT),
         "spark.python.daemon.module": "raycdc.spark.daemon",
-        # mapInArrow is lenient: without this it cuts decimals and drops columns silently.
+        # Without this, mapInArrow silently cuts decimals and drops columns.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     }
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Otherwise every process of this machine may talk to the driver. Spark makes a secret for itself alone.
+        # Without authentication, any process on this machine could connect to the driver. Spark makes the secret
+        # itself.
         settings["spark.authenticate"] = "true"
     jars = [str(jar) for jar in delta_jars()]
     if jars and master.startswith("local"):
@@ -259,9 +262,9 @@ def check_pyspark() -> None:
 
 
 def check_java() -> str:
-    """The version text of the Java that Spark will use, without the options that the environment gives it.
+    """Return the version text of the Java that Spark will use, without lines about options from the environment.
 
-    `ConfigError` when it is missing or too old.
+    Raises `ConfigError` if Java is missing or too old.
     """
     java = _java()
     if java is None or not Path(java).exists():
@@ -280,13 +283,13 @@ def check_java() -> str:
 
 
 def _java() -> str | None:
-    """The Java that Spark will use, be it there or not; None if there is none."""
+    """Return the path of the Java that Spark will use, which may not exist; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else shutil.which("java")
 
 
 def _ask_java(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    # With a copy of the variables: those of the process may be moved in memory by another thread that sets some.
+    # The variables are copied, because another thread may set some, which moves them in memory.
     environment = dict(os.environ)
     command = [_java() or "java", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -2,9 +2,9 @@
 
 One job per table costs seconds if there are many; one job for all of them costs as much as its slowest task. Small
 tasks share a Spark task, because each of those costs about 60 ms of a worker in any case. A task is pickled by the name
-of its class, and its result comes back: no rows pass through the driver and no variables are captured from it. It is an
-RDD and not a DataFrame, because there is no query to plan or to optimize: measured, the first job of a session costs
-the JVM 1.7 instead of 7.5 CPU-seconds, and every later one half.
+of its class, and its result comes back: no rows pass through the driver and no variables are captured from it. The job
+is an RDD and not a DataFrame, because there is no query to plan or optimize. Measured: the first job of a session costs
+the JVM 1.7 instead of 7.5 CPU-seconds, and each later one half as much as with a DataFrame.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from raycdc.sinks import jvm_end
 
 IN_PROCESS_THREADS = 4
 
-#: The cost of a task besides reading its input, in bytes of input: a file is made and synced.
+#: The cost of creating and syncing a task's file, expressed in bytes of input.
 TASK_COST_BYTES = 1 << 20
 
-#: Tasks that share a Spark task are together not larger than this: a retry repeats them all.
+#: The most input of tasks that share one Spark task, because a retry repeats all of them.
 SHARED_BYTES_MAX = 64 << 20
-#: Lines of a traceback of Python's: its last one, and a place.
+#: Lines of a Python traceback: the last one, and one that names a file and line.
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit))(?::|$)")
 _FRAME = re.compile(r'File "[^"]+", line \d+, in ')
 _TEXT_MAX = 1000
@@ -40,7 +40,7 @@ _TEXT_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of a task, or the named error by which it ended."""
+    """The result of a task, or the class name and message of the `RaycdcError` that it raised."""
 
     result: Any = None
     error: str = ""
@@ -50,17 +50,17 @@ class TaskResult:
 class SparkTaskRunner:
     """A `TaskRunner` on a Spark session; callable from any thread.
 
-    A task that fails with an error of raycdc fails permanently (the error is about the data or the sink); Spark retries
-    any other failure. Raises `SparkLostError` if its JVM is gone.
+    A task that raises an error of raycdc is not retried, because the error is about the data or the sink. Spark retries
+    any other failure. Raises `SparkLostError` if Spark's JVM is gone.
     """
 
     def __init__(
         self, spark: Any, *, from_bytes: int = FROM_BYTES, private: Path | None = None, log: TaskLog | None = None
     ) -> None:
-        """Run tasks of less than `from_bytes` of input together in this process, and also those without input.
+        """Create a runner that runs tasks in this process if their input is less than `from_bytes` in total.
 
-        `private` is the folder of secret texts for tasks on other machines (`raycdc.core.task_secrets`); `log` is
-        called with the engine that ran tasks.
+        `private` is the folder of secret texts for tasks on other machines (`raycdc.core.task_secrets`). `log` records
+        which engine ran the tasks.
         """
         self._spark = spark
         self._context = spark.sparkContext
@@ -89,7 +89,9 @@ class SparkTaskRunner:
         return [answer.result for answer in answers]
 
     def warm_up(self) -> None:
-        """Start a Python worker per core and load what tasks need; the first job of a session takes seconds."""
+        """Start a Python worker per core and load the modules of tasks, because the first job of a session takes
+        seconds.
+        """
         self._run([[b""]] * int(self._context.defaultParallelism))
 
     def _answers(self, tasks: Sequence[StageTask[Any]]) -> list[TaskResult]:
@@ -108,7 +110,10 @@ class SparkTaskRunner:
 
 
 def group_tasks(input_bytes: Sequence[int], *, parallelism: int) -> list[list[int]]:
-    """Numbers of the tasks that each of Spark's tasks runs: as few groups as keep all cores busy, of like size."""
+    """Return groups of tasks by their numbers, one group per Spark task.
+
+    There are as few groups as keep all cores busy, and they have about the same size.
+    """
     costs = [size + TASK_COST_BYTES for size in input_bytes]
     count = min(len(costs), max(parallelism, -(-sum(costs) // SHARED_BYTES_MAX)))
     groups: list[list[int]] = [[] for _ in range(count)]
@@ -121,18 +126,18 @@ def group_tasks(input_bytes: Sequence[int], *, parallelism: int) -> list[list[in
 
 
 def run_pickled(tasks: Sequence[bytes]) -> list[TaskResult]:
-    """The function of the job: the tasks of one group, one after the other. Pickled by its name."""
+    """Run the pickled tasks of one group, one after the other. This is the function of the job, pickled by its name."""
     return [_answer(task) for task in tasks]
 
 
 def run_elsewhere(private: Mapping[str, str], tasks: Sequence[bytes]) -> list[TaskResult]:
-    """`run_pickled` on a machine that has no private files of the driver's."""
+    """Call `run_pickled` on a machine that does not have the driver's private files; `private` is their content."""
     take_private(private)
     return run_pickled(tasks)
 
 
 def _answer(pickled: bytes) -> TaskResult:
-    """The answer to one task, or to nothing when it is empty."""
+    """Run one task and return its result. An empty text is no task, and has an empty result."""
     if not pickled:
         return TaskResult()
     try:
@@ -143,8 +148,9 @@ def _answer(pickled: bytes) -> TaskResult:
 
 
 def error_summary(text: str) -> str:
-    """The error's class and the last place of the Python traceback inside a Java one, without its text, which may quote
-    a row; of an error that is Java's own, its first line.
+    """Return the class and the last code line of the Python traceback inside a Java error.
+
+    Leaves out the error's text, which may quote a row. For an error of Java itself, returns its first lines.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
     classes = [found[1] for line in lines if (found := _CLASS.match(line))]

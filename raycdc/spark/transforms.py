@@ -1,8 +1,8 @@
 """A transform's expressions resolved by Spark's analyzer, on the driver; nothing is read and no job is started.
 
-Each item of a projection is analyzed by itself on an empty DataFrame with the table's columns, so that a message can
-give its position. It must be a value of one row, of a type that sinks support, and the same whenever it is computed,
-because a before-image is computed again in another epoch than the after-image that it must equal.
+Each item of a projection is analyzed by itself on an empty DataFrame with the table's columns, so that an error can
+name its position. An expression must give one value per row, of a type that sinks support. It must be deterministic,
+because a before-image must equal the earlier after-image, which was computed in another epoch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from raycdc.sinks import jvm_end
 from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, Uses, finished
 from raycdc.transform.resolved import META_LOGICAL, is_plain, plain_column, star_columns
 
-#: Expressions that Spark calls deterministic because they have one value within one query; it differs in the next
-#: query.
+#: Expressions that Spark calls deterministic because their value is constant within a query. The next query may get
+#: another value.
 _OF_THE_MOMENT = frozenset(
     {"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime", "CurrentUser", "CurrentDatabase",
      "CurrentCatalog", "CurrentTimeZone", "CurDateExpressionBuilder", "CurrentBatchTimestamp"}
@@ -48,7 +48,10 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class _Analyzed:
-    """One expression as analyzed: the columns used, its name, and type; `column` if it is only a column."""
+    """An analyzed expression: its name, its type, and the columns that it uses.
+
+    `column` is set if it is only a column.
+    """
 
     name: str
     type: str
@@ -58,13 +61,14 @@ class _Analyzed:
 
 
 class TransformSession:
-    """Returns the present session, with the functions that transforms name; callable from any thread.
+    """Returns the present session, in which the functions that transforms name are registered; callable from any
+    thread.
 
-    `session` returns another one if the JVM of the previous one ended, and may block then.
+    After a JVM has ended, `session` returns a new session, and may block until it is up.
     """
 
     def __init__(self, session: Callable[[], Any], transforms: Transforms) -> None:
-        """Raise `ConfigError` for a function that cannot be used."""
+        """Register the functions. Raises `ConfigError` for a function that cannot be used."""
         self._session, self._transforms = session, transforms
         self._lock = Lock()
         self._knows: Any = None
@@ -81,16 +85,16 @@ class TransformSession:
 
 
 class SparkResolver:
-    """A `Resolver` on the Spark session that `session` gives; one thread at a time."""
+    """A `TransformResolver` on the Spark session that `session` returns; used by one thread at a time."""
 
     def __init__(self, session: TransformSession) -> None:
         self._session = session
         self._plain = PlainResolver()
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
-        """Resolve the transform as in `Resolver`.
+        """Resolve the transform, as `TransformResolver.resolve` says.
 
-        Raises `SparkLostError` if the session's JVM is gone: call it again.
+        Raises `SparkLostError` if the session's JVM is gone; the caller may then call it again.
         """
         if is_plain(transform):
             return self._plain.resolve(table, transform, schema, key_path)
@@ -146,14 +150,14 @@ def _asking(session: Any) -> Iterator[None]:
 
 
 def _empty(session: Any, schema: TableSchema) -> Any:
-    """A DataFrame with the columns of the table and of `META_COLUMNS`, and without rows."""
+    """Return a DataFrame without rows that has the columns of the table and of `META_COLUMNS`."""
     from pyspark.sql.types import StructType
 
     return session.createDataFrame([], StructType.fromDDL(expression_ddl(schema)))
 
 
 def _register(spark: Any, transforms: Transforms) -> None:
-    """Let `spark` know the functions that `transforms` name, in a form that executors elsewhere can load."""
+    """Register the functions that `transforms` name in a form that executors on other machines can load."""
     from pyspark.cloudpickle import register_pickle_by_value
 
     known: dict[str, str] = {}
@@ -164,21 +168,21 @@ def _register(spark: Any, transforms: Transforms) -> None:
                 raise ConfigError(f"{key_path}: another transform calls {known[name.casefold()]} so. Rename one.")
             function = load_function(path, key_path)
             if not str(spark.sparkContext.master).startswith("local"):
-                # Executors elsewhere do not have the module.
+                # Executors on other machines do not have the module.
                 register_pickle_by_value(sys.modules[path.partition(":")[0]])  # type: ignore[no-untyped-call]
             spark.udf.register(name, function)
 
 
 def expression_ddl(schema: TableSchema) -> str:
-    """The columns that expressions can name: the table's own and metadata."""
+    """Return the SQL column list of the columns that expressions may name: the table's, and the metadata columns."""
     meta = ", ".join(f"`{name}` {kind.spark()}" for name, kind in META_LOGICAL.items())
     return f"{schema.spark_ddl()}, {meta}"
 
 
 def load_function(path: str, key_path: str) -> Any:
-    """The user-defined function at ``package.module:name``.
+    """Return the user-defined function at ``package.module:name``.
 
-    Raises `ConfigError` if there is none that Spark can call.
+    Raises `ConfigError` if it cannot be imported, or is no deterministic function that Spark can call.
     """
     module, _, name = path.partition(":")
     try:
@@ -198,7 +202,7 @@ def load_function(path: str, key_path: str) -> Any:
 
 @contextmanager
 def _working_folder_last() -> Iterator[None]:
-    """Let functions be imported from the folder in which the command was started; installed packages come first."""
+    """Make modules of the working folder importable during the block. Installed packages have priority."""
     here = os.getcwd()  # noqa: PTH109 - a text, as in sys.path
     sys.path.append(here)
     try:
@@ -220,7 +224,7 @@ def _column(analyzed: _Analyzed, sql: str, at: str, schema: TableSchema) -> Reso
 
 
 def _has_name(sql: str, name: str) -> bool:
-    """Return True if `name` was given by the user, and not made from the expression by Spark."""
+    """Return True if the user gave the column the name `name`, instead of Spark making it from the expression."""
     return sql.rstrip("`").casefold().endswith(name.replace("`", "``").casefold()) and sql.casefold() != name.casefold()
 
 
@@ -239,7 +243,10 @@ def _logical(sql_type: str, at: str, name: str) -> LogicalType:
 
 
 def _analyze(empty: Any, sql: str, at: str, offset: int) -> _Analyzed:
-    """`sql`, one expression. `SchemaError` that begins with `at` and the character, where it cannot be used."""
+    """Analyze `sql`, which is one expression.
+
+    Raises a `SchemaError` that begins with `at` and the character's number if it cannot be used.
+    """
     plan = _plan(empty, sql, at, offset)
     here = f"{at} {offset + 1}"
     if plan.getClass().getSimpleName() != "Project" or plan.child().getClass().getSimpleName() == "Project":
@@ -282,10 +289,13 @@ def _plan(empty: Any, sql: str, at: str, offset: int) -> Any:
 
 @contextmanager
 def quiet_errors() -> Iterator[None]:
-    """Suppress pyspark's log of expression errors with Java tracebacks; they are reported by raycdc."""
+    """Suppress pyspark's log of expression errors with Java tracebacks during the block, because raycdc reports the
+    errors.
+    """
     from pyspark.logger import PySparkLogger
 
-    # It is created by pyspark's own class: a logger made first by `logging.getLogger` would not accept its messages.
+    # The logger must be created by pyspark's class, because one made by `logging.getLogger` does not accept its
+    # messages.
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     disabled, logger.disabled = logger.disabled, True
     try:
@@ -307,7 +317,7 @@ def _sql_offset(error: Any, sql: str) -> int:
 
 
 def _message(error: Any) -> str:
-    """Return the first sentence or two: the problem, without Spark's plan and codes."""
+    """Return the first sentence or two of Spark's message, without its error codes and plan."""
     parameters = error.getMessageParameters() or {}
     if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
         near = parameters.get("proposal", "").replace("`", "")
@@ -319,7 +329,7 @@ def _message(error: Any) -> str:
 
 
 def _kinds(expression: Any) -> Iterator[str]:
-    """Class names of the expression's nodes, the outermost first."""
+    """Yield the class names of the expression's nodes, the outermost first."""
     yield expression.getClass().getSimpleName()
     children = expression.children()
     for index in range(children.size()):
@@ -327,7 +337,7 @@ def _kinds(expression: Any) -> Iterator[str]:
 
 
 def _holds_star(sql: str) -> bool:
-    """Return True if ``*`` stands for columns in it, and is not a multiplication."""
+    """Return True if ``*`` in the expression stands for columns, and is not a multiplication."""
     texts = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`"
     bare = re.sub(texts, "x", sql)
     return re.search(r"[(,.]\s*\*", bare) is not None

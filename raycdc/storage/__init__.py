@@ -1,1 +1,1 @@
-"""Places by path or URL, and the few operations that a state needs of the storage there: folders and object stores."""
+"""Locations by path or URL, and the operations on files and objects there, in folders and object stores."""

@@ -1,36 +1,30 @@
-"""The few operations that a state needs of its storage, with outcomes that have types.
+"""The few operations that a state needs of its storage, with typed outcomes.
 
-A name is a path of plain characters below the store's place, such as ``epochs/0000000001.json``. An object exists whole
-or not at all, and whoever reads it after a write was answered gets what was written (S3, GCS and Azure promise both;
-a folder does by rename and fsync).
+A name is a path of plain characters below the store's location, such as ``epochs/0000000001.json``. An object is
+complete or does not exist, and a read after an answered write returns what was written (S3, GCS and Azure promise both;
+a folder does it by rename and fsync).
 
 | operation | the object is | outcome |
 |---|---|---|
 | `put` | anything | `ObjectWritten` |
 | `put_if_absent` | absent | `ObjectWritten` |
-| | there | `PreconditionFailed`, with what is there |
+| | present | `PreconditionFailed`, with its content |
 | `replace_if_match` | as it was read | `ObjectWritten` |
-| | another, or gone | `PreconditionFailed`, with what is there |
+| | changed or deleted | `PreconditionFailed`, with its content |
 
-A reply may be lost, and a store may answer 409 or 412 to a request that it carried out before. Both conditional
-operations therefore look at the object before they say `PreconditionFailed`: it is ours where it has the bytes that we
-wrote. So `data` must have something in it that nobody else writes (a nonce), unless equal bytes mean the same by
-whomever.
+The answer of a store does not show the outcome of a conditional write. If a reply is lost, the library repeats the
+request, which then fails because of its own first try (412). S3 answers 409 to two concurrent writers although neither
+may have won. A time-out says nothing. `resolve_write` therefore reads the object:
 
-What became of a conditional write: the one place that tells a lost race from a lost reply.
+| after any answer but success, the object has | then |
+|---|---|
+| our bytes | `ObjectWritten` |
+| its earlier content | the request is repeated; after `TRIES`, `StoreError` |
+| something else, or it is missing | `PreconditionFailed` |
 
-A store says too little. A request whose reply was lost is repeated by the library and meets its own first try (412), S3
-answers 409 to two writers at once although neither may have won, and a time-out says nothing at all. `resolve_write`
-looks at the object: it is ours where it has our bytes, it is another's where it has others, and where it is as it was
-before, the request is made again.
-
-| after a reply that is not plain success | the object has | then |
-|---|---|---|
-| any | our bytes | `ObjectWritten` |
-| any | what it had when we began | once more; after `TRIES`, `StoreError` |
-| any | something else, or is gone | `PreconditionFailed` |
-
-A request that was given up may still arrive. It does no harm: it meets its own condition then, with the same bytes.
+`data` must therefore contain something that no other writer writes (a nonce), unless equal bytes mean the same whoever
+wrote them. A request that was given up may still arrive; this is harmless, because it has the same condition and the
+same bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +40,7 @@ from raycdc.storage.url import Location
 class Version:
     """The version of an object's content that was read or written.
 
-    S3 and Azure compare the first, GCS the second: keep both.
+    S3 and Azure compare `e_tag`, GCS compares `number`, so both are kept.
     """
 
     e_tag: str = ""
@@ -55,7 +49,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object as it was read."""
+    """An object's content and version, as they were read."""
 
     data: bytes
     version: Version
@@ -63,26 +57,26 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ObjectWritten:
-    """The object has our content, or had it and was replaced since."""
+    """The outcome of a write after which the object has our content, or had it until another writer replaced it."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class PreconditionFailed:
-    """Nothing was written, because the object differs from the expected one.
+    """The outcome of a write that did nothing, because the object differs from the expected one.
 
-    `current` is its content; None if it is missing.
+    `current` is the object; None if it is missing.
     """
 
     current: Stored | None
 
 
 class StoreError(Exception):
-    """The store cannot carry out a request; the text gives the location, the reason and the solution, without secrets.
+    """A store cannot carry out a request. The text gives the location, the reason and the solution, without secrets.
 
-    `lasting`: only a person can solve it (a wrong key, no such bucket). Otherwise the store did not answer, or only
-    with errors, during all retries.
+    `lasting`: only a person can solve it (a wrong key, a missing bucket). Otherwise the store did not answer, or
+    answered with errors, during all retries.
     """
 
     def __init__(self, text: str, *, lasting: bool = False) -> None:
@@ -91,13 +85,16 @@ class StoreError(Exception):
 
 
 class Store(Protocol):
-    """See the module's docstring. Methods block, may be called by any thread, and raise `StoreError`."""
+    """A store of objects; see the module's docstring.
+
+    Methods block, may be called by any thread, and raise `StoreError`.
+    """
 
     @property
     def location(self) -> Location: ...
 
     def read(self, name: str) -> Stored | None:
-        """The object `name`; None when there is none."""
+        """Return the object `name`; None if there is none."""
         ...
 
     def put(self, name: str, data: bytes) -> ObjectWritten:
@@ -113,7 +110,7 @@ class Store(Protocol):
         ...
 
     def list(self, folder: str) -> list[str]:
-        """Names of the objects whose names begin with `folder` and a slash (empty: all), without that beginning."""
+        """Return the names of the objects below `folder` (empty: all), relative to it."""
         ...
 
     def delete(self, name: str) -> None:
@@ -121,7 +118,7 @@ class Store(Protocol):
         ...
 
 
-#: Each try is one request that the library has already repeated for minutes, if there was no answer.
+#: The number of requests. The library itself repeats each for two minutes if the store does not answer.
 TRIES = 4
 
 
@@ -134,7 +131,7 @@ class ConfirmedWrite:
 
 @dataclass(frozen=True, slots=True)
 class UnconfirmedWrite:
-    """The store said that the condition does not hold, or did not say whether it wrote."""
+    """The store said that the condition does not hold, or did not say whether it wrote the object."""
 
     error: StoreError
 
@@ -146,7 +143,10 @@ def resolve_write(
     *,
     before: Version | None,
 ) -> ObjectWritten | PreconditionFailed:
-    """Write `data` by `attempt`, as in the module's table. `before` is the expected content: None for no object."""
+    """Write `data` by calling `attempt`, and find out the outcome as described in the module's second table.
+
+    `probe` reads the object. `before` is the version that must exist; None if there must be none.
+    """
     for left in reversed(range(TRIES)):
         outcome = attempt()
         if isinstance(outcome, ConfirmedWrite):

@@ -1,13 +1,13 @@
-"""Files of a target, on this machine or in an object store: the one place where sinks write, read and delete them.
+"""The operations by which sinks write, read and delete files, on this machine or in an object store.
 
-A file of this machine is named by a path, one in a store by a `StorePath`, which may be joined as a path may. A file is
-either complete or missing. A store guarantees this itself: a failed upload makes no object. Names in a store are keys:
-folders need not be created, and are never left over.
+A file of this machine is named by a path, one in a store by a `StorePath`, which can be joined like a path. A file is
+complete or missing; a store guarantees this itself, because a failed upload makes no object. In a store, folders need
+not be created, and do not remain after their last file.
 
-*Secrets*: tasks that run elsewhere get a `StorePath` among their arguments, which are written down on their way. Where
-the configuration has keys, arguments therefore name a file that has them (`Access.secrets`).
+*Secrets*: tasks on other machines get a `StorePath` among their arguments, which engines write to disk and to logs. If
+the configuration has keys, the arguments therefore name a file that contains them (`Access.secrets`).
 
-Errors are `OSError`. Where the store is away or refuses, they say so by their number (`errno.EHOSTDOWN`).
+Errors are `OSError`. If a store does not answer or refuses a request, their number is `errno.EHOSTDOWN`.
 """
 
 from __future__ import annotations
@@ -38,19 +38,25 @@ if TYPE_CHECKING:
 
 #: Files up to this size are read in one request, and larger ones in pieces of this size on demand.
 READ_BYTES = 8 << 20
-#: A part of an upload; files below it are one request. S3 takes 10,000 parts, so that a file may have 80 GB.
+#: The size of a part of an upload; smaller files are one request. S3 takes 10,000 parts, so a file may have 80 GB.
 WRITE_BYTES = 8 << 20
-#: S3 copies no larger objects in one request.
+#: The size of the largest object that S3 copies in one request.
 COPY_BYTES_MAX = 5 << 30
 #: The number of keys that one S3 request deletes.
 _DELETED_AT_ONCE = 1_000
 
 
 class Access:
-    """How a process reaches a store. Pickled it says the settings, or names the file of this user's that has them."""
+    """The settings by which a process reaches stores.
+
+    Pickling stores the settings, or only the name of `secrets`, a private file that contains them.
+    """
 
     def __init__(self, settings: StorageSettings, secrets: str = "", *, written: str | None = None) -> None:
-        """`written` is what the file says, for its writer: where keys change, it says the newest ones from then on."""
+        """Create it. `written` is the content of the file `secrets`, and given only to the process that writes it.
+
+        If keys change, that process writes the newest ones to the file whenever it pickles this object.
+        """
         self.settings = settings
         self.secrets = secrets
         self._written = written
@@ -61,7 +67,7 @@ class Access:
         return (_from_file, (self.secrets,)) if self.secrets else (Access, (self.settings,))
 
     def _write_settings(self) -> None:
-        """Let the file say the keys as they are now: tasks on other machines cannot read them for themselves."""
+        """Write the present keys to the file, because tasks on other machines cannot read them themselves."""
         if self._written is None or not self.settings.changes or (settings := as_text(self.settings)) == self._written:
             return
         file = Path(self.secrets)
@@ -72,7 +78,7 @@ class Access:
         self._written = settings
 
     def client(self, location: ObjectLocation) -> AnyClient:
-        """A client for the bucket of `location`. Raises `OSError` if the settings cannot be used."""
+        """Return a client for the bucket of `location`. Raises `OSError` if the settings cannot be used."""
         bucket = replace(location, prefix="")
         if bucket not in self._clients:
             try:
@@ -83,12 +89,12 @@ class Access:
 
 
 def has_secrets(settings: StorageSettings) -> bool:
-    """Return True if the settings have secrets that must not be in arguments of tasks."""
+    """Return True if the settings contain secrets, which must not be in arguments of tasks."""
     return bool(settings.secret_access_key or settings.session_token or settings.account_key or settings.sas_token)
 
 
 def as_text(settings: StorageSettings) -> str:
-    """The content of the file `Access.secrets`: the keys as they are now, and how they are read again."""
+    """Return the content of the file `Access.secrets`: the present keys, and how to read them again."""
     kept = {item.name: getattr(settings, item.name) for item in fields(settings)}
     read_again = {name: as_private(value) for name, value in kept.items() if isinstance(value, Renewed)}
     return json.dumps({"settings": asdict(settings.now()), "read_again": read_again})
@@ -102,7 +108,7 @@ def _from_file(path: str) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class StorePath:
-    """A key of a store, or the beginning of keys. Its text is the URL."""
+    """A key of a store, or a prefix of keys. Its text is the URL."""
 
     location: ObjectLocation
     access: Access
@@ -122,7 +128,7 @@ class StorePath:
         return replace(self, location=replace(self.location, prefix=self.location.prefix.rpartition("/")[0]))
 
     def relative_to(self, folder: StorePath) -> str:
-        """Return the rest of the key after that of `folder`."""
+        """Return the part of the key below `folder`."""
         beginning = _keys_below(folder)
         assert self.location.prefix.startswith(beginning), (self, folder)
         return self.location.prefix[len(beginning) :]
@@ -130,17 +136,17 @@ class StorePath:
 
 #: A folder, or a file of a folder.
 AnyPath = Path | StorePath
-#: A file as tasks name it; a text is a path of this machine.
+#: A file as tasks name it; a `str` is a path of this machine.
 FileName = str | Path | StorePath
 
 
 def keys_change(path: AnyPath) -> bool:
-    """Return True if the path is in a store whose keys are read again."""
+    """Return True if the path is in a store whose access keys may change during the run."""
     return isinstance(path, StorePath) and path.access.settings.changes
 
 
 def any_path(text: str, access: Access) -> AnyPath:
-    """The path that a checked text of the configuration names; absolute."""
+    """Return the absolute path that a checked text of the configuration names."""
     match parse_location(text):
         case FolderLocation(path):
             return Path(path).absolute()
@@ -149,7 +155,7 @@ def any_path(text: str, access: Access) -> AnyPath:
 
 
 def relative(path: FileName, folder: AnyPath) -> str:
-    """The name of a file below `folder`."""
+    """Return the name of a file relative to `folder`."""
     if isinstance(path, StorePath):
         assert isinstance(folder, StorePath)
         return path.relative_to(folder)
@@ -158,7 +164,7 @@ def relative(path: FileName, folder: AnyPath) -> str:
 
 @contextmanager
 def writing(path: FileName) -> Iterator[IO[bytes]]:
-    """Yield a file to write, which exists, synced, if the block succeeds, and otherwise does not."""
+    """Open a file to write. It exists, synced, if the block succeeds; otherwise it does not exist."""
     if not isinstance(path, StorePath):
         with _replaced(Path(path)) as local:
             yield local
@@ -171,7 +177,7 @@ def writing(path: FileName) -> Iterator[IO[bytes]]:
     try:
         yield cast("IO[bytes]", _Upload(upload, path))
     except BaseException as error:
-        # Nothing becomes visible, and the sent parts are dropped.
+        # The store drops the parts that were sent, and no object appears.
         with contextlib.suppress(OSError), _named(path, "written"):
             upload.__exit__(type(error), error, None)
         raise
@@ -181,7 +187,7 @@ def writing(path: FileName) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def reading(path: FileName) -> Iterator[Any]:
-    """A source for a reader of Parquet: the path of a file of this machine, or a file that can be read anywhere."""
+    """Open a file for a reader of Parquet. Yields the path of a file of this machine, or a seekable file object."""
     if not isinstance(path, StorePath):
         yield str(path)
         return
@@ -200,7 +206,7 @@ def reading(path: FileName) -> Iterator[Any]:
 
 
 def content(path: AnyPath) -> bytes:
-    """The bytes of a file. Raises `FileNotFoundError` if there is none."""
+    """Return the content of a file. Raises `FileNotFoundError` if there is none."""
     if isinstance(path, Path):
         return path.read_bytes()
     import obstore
@@ -238,7 +244,7 @@ def modified(path: AnyPath) -> float | None:
 
 
 def touch(path: AnyPath) -> None:
-    """Make an empty file that is as new as it can be."""
+    """Create an empty file, or set the modification time of an existing one to now."""
     if isinstance(path, StorePath):
         import obstore
 
@@ -250,7 +256,7 @@ def touch(path: AnyPath) -> None:
 
 
 def names_in(folder: AnyPath) -> list[str]:
-    """The files and folders in a folder, in order; none if there is none."""
+    """Return the sorted names of the files and folders in a folder; none if there is no such folder."""
     if isinstance(folder, Path):
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     import obstore
@@ -263,7 +269,9 @@ def names_in(folder: AnyPath) -> list[str]:
 
 
 def files_below(folder: AnyPath) -> list[str]:
-    """The files in a folder and in those inside it, by their paths from there, in order; none if there is none."""
+    """Return the sorted paths, relative to a folder, of all files in it and its subfolders; none if there is no such
+    folder.
+    """
     if isinstance(folder, Path):
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     import obstore
@@ -276,7 +284,7 @@ def files_below(folder: AnyPath) -> list[str]:
 
 
 def each_below(folder: AnyPath) -> Iterator[str]:
-    """Yield the files below a folder like `files_below`, in any order and lazily: a caller may stop early.
+    """Yield the paths that `files_below` returns, in any order and lazily, so that a caller may stop early.
 
     Files that are created or deleted meanwhile may be among them.
     """
@@ -293,9 +301,9 @@ def each_below(folder: AnyPath) -> Iterator[str]:
 
 
 def transfer(file: AnyPath, to: AnyPath) -> int:
-    """Copy a file to wherever, whole or not at all, in a folder for this user alone; its bytes.
+    """Copy a file, completely or not at all, and return its size in bytes.
 
-    `FileNotFoundError` if there is none.
+    A copy on this machine is readable by this user only. Raises `FileNotFoundError` if there is no such file.
     """
     with reading(file) as source, writing(to) as whole:
         if isinstance(to, Path):
@@ -314,13 +322,14 @@ def _piecewise(source: Any, to: IO[bytes]) -> int:
 
 
 def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]:
-    """Return the names of the objects directly in a folder that begin with `beginning` and follow `after`, in order."""
+    """Return the sorted names of objects directly in a folder that begin with `beginning` and follow `after`."""
     import obstore
 
     location = _keys_below(folder)
     found: list[str] = []
     with _named(folder, "listed"):
-        # A prefix of the library is a whole part of a key; stores list in order.
+        # The library accepts only whole parts of a key as a prefix. Stores list keys in order, so the listing can end
+        # early.
         for chunk in obstore.list(
             folder.access.client(folder.location), location, offset=f"{location}{after or beginning}"
         ):
@@ -332,7 +341,10 @@ def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]
 
 
 def copy(file: StorePath, to: StorePath) -> None:
-    """Copy an object to another name of its bucket, inside the store, completely or not at all."""
+    """Copy an object to another name in the same bucket, completely or not at all.
+
+    The store copies it itself if it can.
+    """
     import obstore
 
     client = file.access.client(file.location)
@@ -347,7 +359,7 @@ def copy(file: StorePath, to: StorePath) -> None:
 
 
 def delete(files: Iterable[FileName]) -> None:
-    """Delete unused files; one that cannot be deleted only costs space."""
+    """Delete unused files. Ignores errors, because a remaining file only takes space."""
     for file in files:
         with contextlib.suppress(OSError):
             if isinstance(file, StorePath):
@@ -357,9 +369,10 @@ def delete(files: Iterable[FileName]) -> None:
 
 
 def delete_table(folder: AnyPath, log: str) -> None:
-    """Delete a folder with its content. In a store the files of its `log` are deleted first, from new to old.
+    """Delete a folder with its content.
 
-    No version then names missing files.
+    In a store, the files of its `log` are deleted first, from newest to oldest, so that no version of the table names
+    missing files.
     """
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
@@ -398,7 +411,7 @@ def _keys_below(folder: StorePath) -> str:
 
 @contextmanager
 def _named(path: StorePath, verb: str) -> Iterator[None]:
-    """Errors of the library become `OSError`, with the URL in them."""
+    """Turn errors of the library into `OSError` with the object's URL."""
     from obstore import exceptions
 
     try:
@@ -410,7 +423,7 @@ def _named(path: StorePath, verb: str) -> Iterator[None]:
 
 
 class _Upload:
-    """An upload with Arrow's file interface, which includes its position."""
+    """An upload with the file interface that Arrow expects, including its position."""
 
     closed = False
 
@@ -420,7 +433,7 @@ class _Upload:
         self._bytes = 0
 
     def write(self, data: Any) -> int:
-        """Takes whatever has bytes."""
+        """Send the bytes of any object that has the buffer interface."""
         part = bytes(data)
         with _named(self._path, "written"):
             self._file.write(part)
@@ -440,14 +453,14 @@ class _Upload:
         return False
 
     def flush(self) -> None:
-        """The file appears only at the end."""
+        """Do nothing, because the object appears only at the end."""
 
     def close(self) -> None:
-        """The end of the block ends the upload."""
+        """Do nothing, because `writing` ends the upload."""
 
 
 class _Download:
-    """An object as Arrow wants a file."""
+    """An object in a store with the file interface that Arrow expects."""
 
     closed = False
 
@@ -476,7 +489,7 @@ class _Download:
         return False
 
     def close(self) -> None:
-        """The end of the block closes it."""
+        """Do nothing, because `reading` closes the file."""
 
 
 @contextmanager
@@ -490,7 +503,7 @@ def _replaced(path: Path) -> Iterator[IO[bytes]]:
         file.flush()
         os.fsync(file.fileno())
     except BaseException:
-        with contextlib.suppress(OSError):  # A full disk cannot take the buffered bytes.
+        with contextlib.suppress(OSError):  # Closing writes the buffered bytes, which fails on a full disk.
             file.close()
         temporary.unlink(missing_ok=True)
         raise

@@ -1,12 +1,10 @@
-"""An object store behind `raycdc.storage.api`, by obstore: the client (object_store) that delta-rs uses, too.
+"""`ObjectStore`, a `raycdc.storage.api.Store` by obstore: the client (object_store) that delta-rs uses, too.
 
-The library repeats what a server did not answer, or answered with an error of its own, at growing intervals.
+The library repeats requests that a server did not answer, or answered with a server error, at growing intervals.
 
-Whether an object store can be used: it is reached, it may be written, and it decides who makes an object.
-
-A server that takes ``If-None-Match`` and does not look at it (S3's had none before 2024, and some that speak its API
-have none now) would let two writers overwrite each other's commit silently. So one object is put where nothing is, then
-again by another: the store has to refuse that.
+`probe` tests that a store can be reached and written to, and that it honours ``If-None-Match``. A server that ignores
+this condition (S3 did before 2024, and some compatible servers still do) would let two writers silently overwrite each
+other's commits. The test therefore writes one object twice; the store must refuse the second write.
 """
 
 from __future__ import annotations
@@ -60,22 +58,23 @@ if TYPE_CHECKING:
 #: A request without an answer is cancelled after this time, and repeated.
 REQUEST_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 5
-#: Never above two tries a second at one server. With the pauses growing to the longest, the tries last two minutes.
+#: Pauses between tries grow from the first to the longest, so a server gets at most two tries per second. The tries end
+#: after two minutes.
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15
 TRIES_FOR_S = 120
-#: Less than what obstore asks again before: so it does at each request.
+#: obstore asks for new keys once the old ones are about to expire. With this short time, it asks at each request.
 _KEYS_GOOD_FOR = timedelta(seconds=30)
 
 _Client = TypeVar("_Client")
 _Answer = TypeVar("_Answer")
 
-#: An answer names the whole request, whose query is the signature where Azure's token is used.
+#: The query of a request. Errors quote it, and with an Azure token it contains the signature.
 _QUERY = re.compile(r"\?[^\s<>\"']*")
 
 
 class ObjectStore:
-    """See the module's docstring; a `Store`. Opening it asks nothing of the server."""
+    """A `Store` on an object store; see the module's docstring. Opening it sends no request."""
 
     def __init__(
         self,
@@ -91,10 +90,10 @@ class ObjectStore:
         """
         self._location = location
         self._tries_for_s = tries_for_s
-        #: Requests by operation, for tests of their cost; those that the library repeats count once.
+        #: The number of requests by operation, for tests. A request that the library repeats counts once.
         self.requests: Counter[str] = Counter()
         self._endpoint = settings.endpoint if settings else ""
-        #: Whether a refusal may pass, because other keys may be read any moment; and whether the store let us in ever.
+        #: A request that is refused is repeated if the keys may change and an earlier request was accepted.
         self._keys_change = settings is not None and settings.changes
         self._was_authorized = False
         self._client = client or client_of(location, settings or StorageSettings(), tries_for_s=tries_for_s)
@@ -155,10 +154,13 @@ class ObjectStore:
             try:
                 self._asked(partial(obstore.delete, self._client, name))
             except FileNotFoundError:
-                return  # S3 does not tell, others do.
+                return  # S3 does not report a missing object, other stores do.
 
     def put_file(self, name: str, path: Path) -> None:
-        """`put` a file of this machine, in parts if it is large: the object appears when all of them are sent."""
+        """Upload a file of this machine as the object `name`, in parts if it is large.
+
+        The object appears when all parts are sent.
+        """
         import obstore
 
         self.requests["put"] += 1
@@ -181,7 +183,7 @@ class ObjectStore:
             try:
                 return ConfirmedWrite(self._put(name, data, mode))
             except FileNotFoundError as cause:
-                # For S3, If-Match on a missing object is an object that is not found.
+                # S3 answers 404 to If-Match on a missing object.
                 return self._unsure(name, cause)
             except _doubtful() as cause:
                 return self._unsure(name, cause)
@@ -200,13 +202,15 @@ class ObjectStore:
         import obstore
 
         self.requests["put"] += 1
-        # A multipart upload takes no condition, and one request takes more than any document has.
+        # A multipart upload takes no condition, and every document fits in one request.
         result = self._asked(partial(obstore.put, self._client, name, data, mode=mode, use_multipart=False))
         return _version(result["e_tag"], result["version"])
 
     def _asked(self, request: Callable[[], _Answer]) -> _Answer:
-        """The answer to a request. Keys that are read again are several, which are changed one after the other, here
-        and at the server: a request that is refused meanwhile, and therefore not carried out, is made again.
+        """Send a request and return its answer. If keys may change, repeat a request that is refused.
+
+        A pair of keys is replaced one by one, here and at the server. A request that is refused meanwhile was not
+        carried out, so it can be repeated.
         """
         pauses = Backoff(RetryPolicy(longest_s=5.0, retry_s=self._tries_for_s))
         while True:
@@ -223,9 +227,9 @@ class ObjectStore:
 
     @contextmanager
     def _named(self, name: str, verb: str, *, small: bool = True) -> Iterator[None]:
-        """Turn errors of the library into `StoreError` with the object's URL. A `small` request has a quick answer.
+        """Turn errors of the library into a `StoreError` with the object's URL.
 
-        Slow ones are reported (`raycdc.storage.silence`).
+        A `small` request is answered quickly, so `raycdc.storage.silence` reports it if it is not.
         """
         location = self._location.below(name) if name else self._location
         try:
@@ -247,11 +251,11 @@ class ObjectStore:
             raise StoreError(f"{location} cannot be {verb}: {shown(cause)}.") from cause
 
     def _certificate_fault(self, cause: Exception) -> str:
-        """Return the problem of a custom endpoint's certificate, if that is the library's error."""
+        """Return the problem of a custom endpoint's certificate, if the library failed because of it; else empty."""
         if not self._endpoint.startswith("https://") or "InvalidCertificate" not in str(cause):
             return ""
         host, port = endpoint(self._endpoint, 443)
-        # The library's authorities are those of Python: the system's, or the file of the variable.
+        # The library trusts the same authorities as Python: the system's, or those in the file that the variable names.
         asked = TlsServer(
             host,
             port,
@@ -289,7 +293,7 @@ def _client_for(location: ObjectLocation, settings: StorageSettings, tries_for_s
             "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),
             "base": 2,
         },
-        # The time is the limit.
+        # `retry_timeout` is the effective limit.
         "max_retries": 1000,
         "retry_timeout": timedelta(seconds=tries_for_s),
     }
@@ -298,7 +302,7 @@ def _client_for(location: ObjectLocation, settings: StorageSettings, tries_for_s
         case StoreKind.S3:
             settings = with_profile(settings)
             keys = _S3Keys(settings) if settings.changes else None
-            # A client with explicit keys must get all of them explicitly.
+            # A client that has explicit keys never asks the provider for keys.
             settings = replace(settings, access_key_id="", secret_access_key="", session_token="") if keys else settings
             config = {
                 "endpoint": settings.endpoint,
@@ -334,7 +338,7 @@ def _client_for(location: ObjectLocation, settings: StorageSettings, tries_for_s
 
 @dataclass(frozen=True, slots=True)
 class _S3Keys:
-    """Gives a client the keys as they are now: obstore asks before each request whose keys end within five minutes."""
+    """Gives a client the present S3 keys. obstore asks before each request if the keys expire within five minutes."""
 
     settings: StorageSettings
 
@@ -350,7 +354,7 @@ class _S3Keys:
 
 @dataclass(frozen=True, slots=True)
 class _AzureKeys:
-    """The same for Azure: the account's key, or a shared access signature."""
+    """Gives a client the present Azure key: the account's, or a shared access signature."""
 
     settings: StorageSettings
 
@@ -383,7 +387,7 @@ def shown(cause: Exception) -> str:
 
 
 def _doubtful() -> tuple[type[Exception], ...]:
-    """Return the errors after which the object must be read to find the outcome of a conditional write."""
+    """Return the errors after which the object must be read to learn the outcome of a conditional write."""
     from obstore import exceptions
 
     return (exceptions.AlreadyExistsError, exceptions.PreconditionError, exceptions.GenericError)
@@ -396,7 +400,7 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def _is_answer(error: BaseException) -> bool:
-    """Return True if a store that failed a request in this way has answered it."""
+    """Return True if the error shows that the store has answered the request."""
     return isinstance(error, (FileNotFoundError, *_refusals())) or (isinstance(error, StoreError) and error.lasting)
 
 
@@ -407,7 +411,10 @@ def _any_of_obstore() -> type[Exception]:
 
 
 def probe(store: Store) -> None:
-    """Raises `StoreError` with the way out. Makes one object below ``_raycdc/`` and deletes it."""
+    """Raise `StoreError`, with the solution, if the store cannot be used.
+
+    Makes an object below ``_raycdc/`` and deletes it.
+    """
     name = f"_raycdc/probe-{uuid.uuid4().hex}"
     store.put_if_absent(name, b"first")
     try:

@@ -1,19 +1,16 @@
-"""How object stores are reached: ``[storage]`` of the configuration, and what its empty keys stand for.
+"""How object stores are reached: the keys of ``[storage]``, and the options of each library that they become.
 
-One set of settings is for all stores of a configuration. Each library that reads or writes a store gets them from
-here, so that all reach a bucket in the same way.
+The same settings apply to all stores of a configuration. Each library that reads or writes a store gets its options
+from here, so that all reach a bucket in the same way.
 
-`StorageSettings` in the words of each library that reads or writes an object store, one function for each.
-
-| for | function | words |
+| library | function | options |
 |---|---|---|
 | obstore | `raycdc.storage.object_store` | keyword arguments of its stores |
 | delta-rs (deltalake) | `delta_options` | ``storage_options``: object_store's configuration keys |
 | pyiceberg's FileIO | `iceberg_properties` | ``s3.*``, ``adls.*``, ``gcs.*`` |
 
-`with_tls` does the same for the properties of a catalog of pyiceberg's.
-
-An empty key is left to the library, which asks the environment and the machine's role.
+`with_tls` converts the properties of a pyiceberg catalog. An empty key is left to the library, which uses the
+environment and the machine's role.
 """
 
 from __future__ import annotations
@@ -32,10 +29,9 @@ from raycdc.storage.url import ObjectLocation, StoreKind
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """As ``[storage]`` says (`raycdc.config.sections.storage` has the help of each key). Secrets never show in its
-    ``repr``.
+    """The keys of ``[storage]``; `raycdc.config.sections.storage` describes each.
 
-    Picklable, for tasks and actors; to be handed to nobody else.
+    Its ``repr`` shows no secrets. Picklable, for tasks and actors; a pickle contains the secrets.
     """
 
     endpoint: str = ""
@@ -54,15 +50,15 @@ class StorageSettings:
 
     @property
     def in_path(self) -> bool:
-        """Return True if the bucket is in the path of a request and not in its host name.
+        """Return True if the bucket is part of a request's path instead of its host name.
 
-        This is mostly right for custom servers, and wrong for Amazon's.
+        By default it is, if there is a custom endpoint.
         """
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
     @property
     def changes(self) -> bool:
-        """Return True if a key is read again: see `now`."""
+        """Return True if a key may change during the run, so that `now` reads it again."""
         keys = (self.access_key_id, self.secret_access_key, self.session_token, self.account_key, self.sas_token)
         return any(isinstance(key, Renewed) for key in keys)
 
@@ -80,21 +76,21 @@ class StorageSettings:
         )
 
 
-#: No settings: the environment and the machine's role decide.
+#: Empty settings: the environment and the machine's role decide.
 LIKE_ANYBODY = StorageSettings()
 
 
 class ProfileError(ValueError):
-    """A profile cannot be used; the text says why, and the way out."""
+    """An AWS profile cannot be used; the text gives the reason and the solution."""
 
 
 def with_profile(settings: StorageSettings, environment: Mapping[str, str] | None = None) -> StorageSettings:
-    """`settings` with the keys of an AWS profile, where AWS's own tools would take them from one.
+    """Return `settings` with the keys of an AWS profile, if AWS's own tools would use one.
 
-    They look at what is said explicitly, then at ``AWS_ACCESS_KEY_ID``, then at the profile (``AWS_PROFILE``, or
-    ``default``) of ``~/.aws``, and at last ask the container or instance for its role (AWS SDKs and Tools Reference,
-    "Standardized credential providers"). The libraries that we use do the second and the last by themselves; none but
-    AWS's own reads profiles. Raises `ProfileError`.
+    They use explicit keys first, then ``AWS_ACCESS_KEY_ID``, then the profile (``AWS_PROFILE``, or ``default``) of
+    ``~/.aws``, and finally the role of the container or instance (AWS SDKs and Tools Reference, "Standardized
+    credential providers"). The libraries used here read the variable and the role themselves, but no profiles. Raises
+    `ProfileError`.
     """
     environment = os.environ if environment is None else environment
     if settings.access_key_id or settings.anonymous:
@@ -125,9 +121,9 @@ def with_profile(settings: StorageSettings, environment: Mapping[str, str] | Non
 
 
 def _profile(name: str, environment: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the settings of a profile in both files of AWS's tools.
+    """Return the settings of a profile from both files of AWS's tools; None if neither has it.
 
-    For each key the file of credentials has priority.
+    For each key, the credentials file has priority.
     """
     home = Path(environment.get("HOME") or Path.home()) / ".aws"
     files = (
@@ -147,18 +143,21 @@ def _profile(name: str, environment: Mapping[str, str]) -> dict[str, str] | None
 
 
 _TRUE = "true"
-#: Properties of TLS begin so.
+#: The prefix of TLS properties.
 _TLS = "ssl."
 _Property = str | dict[str, str | dict[str, str]]
 
 
 def account_of(location: ObjectLocation, settings: StorageSettings) -> str:
-    """The account of a place at Azure; empty if only the environment may name it."""
+    """Return the Azure account of a location; empty if only the environment may name it."""
     return location.account or settings.account
 
 
 def delta_options(location: ObjectLocation, settings: StorageSettings) -> dict[str, str]:
-    """``storage_options`` of deltalake. Every commit is one conditional put, which S3 has without a lock table."""
+    """Return the ``storage_options`` of deltalake.
+
+    Every commit is one conditional put, which S3 supports without a lock table.
+    """
     settings = _complete(location, settings)
     match location.kind:
         case StoreKind.S3:
@@ -192,7 +191,7 @@ def delta_options(location: ObjectLocation, settings: StorageSettings) -> dict[s
 
 
 def iceberg_properties(location: ObjectLocation, settings: StorageSettings) -> dict[str, str]:
-    """Properties of a catalog or table for pyiceberg's FileIO."""
+    """Return the properties of a catalog or table for pyiceberg's FileIO."""
     settings = _complete(location, settings)
     match location.kind:
         case StoreKind.S3:
@@ -203,7 +202,7 @@ def iceberg_properties(location: ObjectLocation, settings: StorageSettings) -> d
                 "s3.secret-access-key": settings.secret_access_key,
                 "s3.session-token": settings.session_token,
                 "s3.anonymous": _said(settings.anonymous),
-                # pyiceberg hands its text to pyarrow, whose default is the path.
+                # Without this property, pyarrow puts the bucket in the path.
                 "s3.force-virtual-addressing": "" if settings.in_path else _TRUE,
             }
         case StoreKind.GCS:
@@ -225,7 +224,7 @@ def iceberg_properties(location: ObjectLocation, settings: StorageSettings) -> d
 
 
 def with_tls(properties: Mapping[str, str]) -> dict[str, _Property]:
-    """The properties of a REST catalog with those of TLS as pyiceberg wants them: ``ssl`` as nested tables."""
+    """Return the properties of a REST catalog with those of TLS in nested tables (``ssl``), as pyiceberg expects."""
     given: dict[str, _Property] = {key: value for key, value in properties.items() if not key.startswith(_TLS)}
     tls = {key.removeprefix(_TLS): value for key, value in properties.items() if key.startswith(_TLS)}
     client = {key.removeprefix("client."): value for key, value in tls.items() if key.startswith("client.")}

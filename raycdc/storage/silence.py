@@ -1,11 +1,9 @@
-"""Which object stores have not answered this process for a while, and since when.
+"""Watches for object stores that do not answer this process.
 
-The client of a store asks again by itself, at growing intervals, and says nothing meanwhile
-(`raycdc.storage.object_store`), so that a run whose store was unplugged would stand still for minutes without a word.
-Requests are therefore noted here when they begin and end, and `Silences.poll` says in words, for whoever looks each
-second, what people should know.
-
-A request that takes its time because it is large (a copy of a segment) is not noted.
+A store's client repeats requests at growing intervals and reports nothing meanwhile (`raycdc.storage.object_store`): a
+run whose store became unreachable would stand still for minutes without a message. The beginning and end of each
+request is therefore noted here, and `Silences.poll` returns the messages to show. Large requests (a copy of a segment),
+which may take long, are not noted.
 """
 
 from __future__ import annotations
@@ -21,15 +19,16 @@ from raycdc.core.threads import THREADS, Threads
 
 #: A store without an answer for this long is reported. Documents are small, and a busy store answers within a second.
 SILENT_S = 5.0
-#: How often `watching_stores` looks.
+#: The interval at which `watching_stores` checks.
 POLL_S = 1.0
 
 
 @dataclass(slots=True)
 class _Store:
-    """One store. `since_s` is the start of the oldest unanswered request; None if there is none.
+    """The requests to one store.
 
-    `until_s` is the deadline of the newest one; the reported values are those of the last message.
+    `asking` counts the unanswered requests. `since_s` is the start of the oldest one, None if there is none; `until_s`
+    is the deadline of the newest one. The reported values are those of the last message.
     """
 
     asking: int = 0
@@ -40,7 +39,7 @@ class _Store:
 
 
 class Silences:
-    """The stores that do not answer; see the module's docstring. For any thread; a forked child starts again."""
+    """The stores that do not answer; see the module's docstring. Its methods may be called by any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -50,16 +49,16 @@ class Silences:
         return f"Silences({self._stores})"
 
     def forget(self) -> None:
-        """Start again in a forked child, which makes none of the requests."""
+        """Forget all requests. Called in a forked child, which does not wait for any of them."""
         self._lock = threading.Lock()
         self._stores: dict[str, _Store] = {}
 
     @contextmanager
     def asking(self, store: str, *, tries_for_s: float, is_answer: Callable[[BaseException], bool]) -> Iterator[None]:
-        """Track a request to the `store` of that URL during the block. It counts as answered if the block succeeds.
+        """Track a request to the store with the URL `store` during the block.
 
-        An error that is an answer counts as well; any other error leaves the store silent since the request began,
-        until it answers another.
+        The store has answered if the block succeeds, or fails with an error for which `is_answer` returns True. After
+        any other error, it counts as silent since the request began, until it answers another one.
         """
         now_s = self._clock()
         with self._lock:
@@ -75,7 +74,10 @@ class Silences:
         self._ended(one, answered=True)
 
     def poll(self, time_of_day: Callable[[float], str]) -> list[str]:
-        """Return the messages to report now, each once. `time_of_day` formats the time this many seconds from now."""
+        """Return the messages to report now, each once.
+
+        `time_of_day` formats the time that is this many seconds from now.
+        """
         said = []
         now_s = self._clock()
         with self._lock:
@@ -106,7 +108,7 @@ class Silences:
                 one.since_s = self._clock() if one.asking else None
 
 
-#: The object of this process.
+#: The instance of this process.
 SILENCES = Silences()
 os.register_at_fork(after_in_child=SILENCES.forget)
 
@@ -115,9 +117,9 @@ os.register_at_fork(after_in_child=SILENCES.forget)
 def watching_stores(
     notify: Callable[[str], None], *, silences: Silences = SILENCES, threads: Threads = THREADS
 ) -> Iterator[None]:
-    """Report, while the block runs, that a store does not answer, until when it is asked, and that it answers again.
+    """Report during the block which stores do not answer, until when requests are repeated, and when they answer again.
 
-    `notify` is called by a thread of its own. Nothing depends on it.
+    A thread calls `notify` with each message.
     """
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Places as configurations and callers name them: a folder of this machine, or a URL of an object store.
+"""Locations as configurations and callers name them: a folder of this machine, or a URL of an object store.
 
 | text | place |
 |---|---|
@@ -9,7 +9,7 @@
 | `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX` | the same, with the account in the URL |
 
 A text such as ``s3a://lake/shop`` is a valid relative path to the operating system, which would make a folder called
-``s3a:``. Every other scheme is therefore refused by name here, with the way out.
+``s3a:``. Every unsupported scheme therefore raises an error with the solution.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from urllib.parse import unquote
 
-#: With one slash, too: what `pathlib` makes of a URL has no second one.
+#: One slash is enough, because `pathlib` removes the second one from a URL.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-#: For names of buckets and containers; S3's are the longest.
+#: Names of buckets and containers; those of S3 are the longest.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _AZURE_HOST = re.compile(r"([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 _LOCAL_HOSTS = ("", "localhost")
 
-#: Schemes that other programs use for the same stores, with ours.
+#: Schemes of other programs for the same stores, and the scheme to use here.
 _SAME_STORE = {
     "s3a": "s3",
     "s3n": "s3",
@@ -42,7 +42,7 @@ _SUPPORTED = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or a
 
 
 class StoreKind(StrEnum):
-    """Whose API an object store speaks; the value is the scheme of its URLs."""
+    """The kind of object store, by its API; the value is the scheme of its URLs."""
 
     S3 = "s3"
     GCS = "gs"
@@ -51,7 +51,7 @@ class StoreKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FolderLocation:
-    """A folder or file of this machine; `path` is as written, without ``file:``."""
+    """A folder or file of this machine; `path` is the configured text without ``file:``."""
 
     path: str
 
@@ -59,7 +59,7 @@ class FolderLocation:
         return self.path
 
     def below(self, name: str) -> FolderLocation:
-        """The place called `name` (which may have slashes) below this one."""
+        """Return the location `name`, which may contain slashes, below this one."""
         return FolderLocation(f"{self.path}/{name}")
 
 
@@ -67,7 +67,7 @@ class FolderLocation:
 class ObjectLocation:
     """The objects below `prefix` (without slashes at its ends; empty: all) in a bucket or container.
 
-    `account` is Azure's, if the URL names it.
+    `account` is the Azure account, if the URL names it.
     """
 
     kind: StoreKind
@@ -76,13 +76,13 @@ class ObjectLocation:
     account: str = ""
 
     def __str__(self) -> str:
-        """The URL, which `parse_location` reads back."""
+        """Return the URL, which `parse_location` reads back."""
         if self.account:
             return f"abfss://{self.bucket}@{self.account}.dfs.core.windows.net/{self.prefix}".rstrip("/")
         return f"{self.kind}://{self.bucket}/{self.prefix}".rstrip("/")
 
     def below(self, name: str) -> ObjectLocation:
-        """The place called `name` (which may have slashes) below this one."""
+        """Return the location `name`, which may contain slashes, below this one."""
         return replace(self, prefix=f"{self.prefix}/{name}" if self.prefix else name)
 
 
@@ -90,7 +90,7 @@ Location = FolderLocation | ObjectLocation
 
 
 def parse_location(text: str) -> Location:
-    """The place that `text` names. Raises ValueError with the way out."""
+    """Return the location that `text` names. Raises ValueError with the solution."""
     scheme = _SCHEME.match(text)
     if scheme is None:
         return FolderLocation(_path(text))
@@ -113,9 +113,9 @@ def check_location(text: str) -> str:
 
 
 def check_local_path(text: str) -> str:
-    """The path of a place in this machine's file system (or an empty text), for what cannot be on an object store.
+    """Return the path that `text` names, for something that cannot be in an object store. Empty text stays empty.
 
-    Raises ValueError with the way out.
+    Raises ValueError with the solution if it is a URL of an object store.
     """
     match parse_location(text):
         case FolderLocation(path):
@@ -169,7 +169,10 @@ def _object_location(text: str, scheme: str, rest: str) -> ObjectLocation:
 
 
 def _prefix(text: str, path: str) -> str:
-    """Return the prefix; characters that one of the libraries would change or cut off are refused."""
+    """Return the prefix of a URL's path.
+
+    Raises ValueError for characters that one of the libraries would change or cut off.
+    """
     prefix = path.removesuffix("/")
     for bad in "?#%*\\":
         if bad in prefix:

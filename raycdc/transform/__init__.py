@@ -1,4 +1,4 @@
-"""Transforms of tables: the columns that expressions give, and the effect of a table's schema changes on the result."""
+"""Transforms of tables: the columns of the resulting rows, and the effect of a table's schema changes on them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compiled loops that replace each value of a column by its HMAC-SHA-256 in hexadecimal digits.
 
-FIPS 180-4 (SHA-256) and RFC 2104 (HMAC). The key's share, which is the states after the inner and the outer padding
-block, is the same for all values and is made once (`raycdc.transform.masks`).
+The method is in FIPS 180-4 (SHA-256) and RFC 2104 (HMAC). The states after the inner and the outer padding block depend
+on the key only, so `raycdc.transform.masks` computes them once for all values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from raycdc.core.compiled import helper, njit
 
-#: Bytes of a block, and of a hash in hexadecimal digits.
+#: The size of a block in bytes, and the number of hexadecimal digits of a hash.
 BLOCK = 64
 DIGITS = 64
 
@@ -25,7 +25,7 @@ def _rotated(word: int, by: int) -> int:
 def compress(
     state: NDArray[np.int64], block: NDArray[np.uint8], words: NDArray[np.int64], constants: NDArray[np.int64]
 ) -> None:
-    """Add one block to `state`. `words` is room for 64 numbers."""
+    """Add one block to `state`. `words` is scratch space for 64 numbers."""
     for i in range(16):
         at = 4 * i
         words[i] = (

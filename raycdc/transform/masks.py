@@ -1,14 +1,12 @@
 """The effect of masks on a table's columns and schema changes; readers mask the rows.
 
-Manifests and schemas keep the source's columns with their types, but no default that a mask hides (`redacted_schema`,
-`redacted_changes`): sources report them in that form. The masked columns and changes are computed when targets are
-known.
+Manifests and schemas keep the source's columns with their types, but no default that a mask hides: sources report them
+as `redacted_schema` and `redacted_changes` return them. `masked_schema` and `masked_changes` return the columns and
+changes of segments. `masked` masks the columns of a batch; readers call it before a row leaves their memory.
 
-`masked` masks the columns of a batch; readers call it before a row leaves their memory. Pure.
-
-`Masking` seals rows and keys for the state: masked columns are masked, and values that are compared later are
-encrypted. It is passed to sources (`raycdc.source.connector.SourceContext`), which keep bounds of chunks and waiting
-rows. Pure, picklable.
+`Masking` protects rows and keys in the state: it masks columns, and encrypts values that are needed later, such as
+bounds of chunks. Sources get it in their context (`raycdc.source.connector.SourceContext`). Everything here is pure and
+picklable.
 """
 
 from __future__ import annotations
@@ -44,8 +42,9 @@ _PRIMES = [n for n in range(2, 312) if all(n % d for d in range(2, n))]
 
 
 def masked(batch: pa.RecordBatch, table: TableId, masks: Masks) -> pa.RecordBatch:
-    """`batch` without the columns that are dropped, and others masked. The notes in its schema stay, except that it
-    is masked already.
+    """Return `batch` without dropped columns, and with the other masked columns masked.
+
+    The schema's metadata stays. If it says that the batch is masked already, only that mark is removed.
     """
     if is_masked(batch):
         return with_masked(batch, masked=False)
@@ -64,7 +63,10 @@ def masked(batch: pa.RecordBatch, table: TableId, masks: Masks) -> pa.RecordBatc
 
 
 def masked_values(array: pa.Array, mask: Mask, where: str) -> pa.Array:
-    """The values as `mask` shows them. `DataError` naming `where` for a type that it cannot be."""
+    """Return the values masked by `mask`.
+
+    Raises a `DataError` that names `where` if the mask does not apply to their type.
+    """
     match mask.method:
         case "mask":
             return pc.if_else(array.is_valid(), pa.scalar("*" * mask.length), pa.scalar(None, pa.string()))
@@ -97,7 +99,7 @@ def _hashed(array: pa.Array, key: bytes) -> pa.Array:
 
 @cache
 def _prepared(key: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The key's share: the states after its inner and its outer padding block, and SHA-256's constants."""
+    """Return SHA-256's states after the key's inner and outer padding block, and SHA-256's constants."""
     from raycdc.transform import hmac_loops as loops
 
     constants = np.array([_fraction(prime, 3) for prime in _PRIMES[:64]], np.int64)
@@ -112,7 +114,7 @@ def _prepared(key: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _fraction(prime: int, root: int) -> int:
-    """The first 32 bits of the fractional part of a root of `prime`, in whole numbers."""
+    """Return the first 32 bits of the fractional part of the `root`-th root of `prime`, computed with integers."""
     scaled = prime << (32 * root)
     guess: int = round(float(prime) ** (1 / root) * 2**32)
     while guess**root > scaled:
@@ -122,12 +124,15 @@ def _fraction(prime: int, root: int) -> int:
     return guess & 0xFFFFFFFF
 
 
-#: No value of any type but text, of which all defaults can be masked.
+#: A default that is no value of any type except text. Defaults of text columns can always be masked.
 _REFUSED = "?"
 
 
 def masked_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
-    """The columns that rows of `table` have in segments. Raises `ConfigError` for masks that cannot be."""
+    """Return the columns that rows of `table` have in segments.
+
+    Raises `ConfigError` for masks that do not apply to them.
+    """
     masks.check_key(table, schema.primary_key)
     kept = [masked for column in schema.columns if (masked := _masked(table, column, masks)) is not None]
     if not kept:
@@ -136,21 +141,25 @@ def masked_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSch
 
 
 def redacted_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
-    """The schema as the state has it."""
+    """Return the schema as the state stores it, without defaults of masked columns."""
     return replace(schema, columns=tuple(_without_default(table, column, masks) for column in schema.columns))
 
 
 def redacted_changes(
     table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks
 ) -> tuple[SchemaChangeEvent, ...]:
-    """The changes as the state has them. A default that the column's mask cannot hide is left to `masked_changes` to
-    refuse, without its text.
+    """Return the changes as the state stores them.
+
+    A default that its column's mask cannot hide is replaced, so that `masked_changes` raises an error without its text.
     """
     return tuple(_redacted_or_refused(table, change, masks) for change in changes)
 
 
 def masked_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks) -> list[SchemaChangeEvent]:
-    """The changes as segments show them. Raises `SchemaError` for a column that would be masked otherwise."""
+    """Return the changes as they apply to segments.
+
+    Raises `SchemaError` for a renamed column that would get another mask.
+    """
     made: list[SchemaChangeEvent] = []
     for change in changes:
         match change:
@@ -171,7 +180,7 @@ def masked_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: 
                 continue
             case AlterColumnTypeEvent(_, name, new_type) if (mask := masks.of(table, name)) is not None:
                 masked = _type(table, Column(name, new_type), masks)
-                # A text remains one whatever it was made of.
+                # A mask whose result is text gives the same type before and after the change.
                 made += [] if masked is None or masked.arrow() != new_type.arrow() else [change]
             case _:
                 made.append(change)
@@ -208,9 +217,10 @@ def _redacted(table: TableId, change: SchemaChangeEvent, masks: Masks) -> Schema
 
 
 def masked_default(table: TableId, column: Column, mask: Mask) -> str | None:
-    """The value of existing rows in the column, masked as in all other rows; None if the column is dropped.
+    """Return the default that existing rows get in an added column, masked like other rows; None if the column is
+    dropped.
 
-    `SchemaError`, without the default's text, where the mask cannot hide it.
+    Raises `SchemaError`, without the default's text, if the mask cannot hide it.
     """
     if mask.method == "drop" or column.default is None:
         return None
@@ -222,7 +232,7 @@ def masked_default(table: TableId, column: Column, mask: Mask) -> str | None:
             f"{table}: column {column.name!r} was added with a default that cannot be masked, so the value of existing "
             "rows in it is not known. Take a new snapshot of the table, which masks them."
         ) from cause
-    # As constants of binary columns are written.
+    # Constants of binary columns are written in this form.
     return shown.decode("utf-8", "surrogateescape") if isinstance(shown, bytes) else shown
 
 
@@ -258,16 +268,18 @@ class Masking:
         return any(self.masks.of(table, column) is not None for column in columns)
 
     def concerns(self, table: TableId) -> bool:
-        """Return True if a mask can be about a column of `table`."""
+        """Return True if a mask may apply to a column of `table`."""
         return any(mask.plain is None or mask.plain[0] == table for mask in self.masks.all)
 
     def batch(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of `table` as segments have them; the batch says that masks have been over it."""
+        """Return rows of `table` as segments have them, marked as masked."""
         return with_masked(masked(batch, table, self.masks), masked=True) if self.masks else batch
 
     def without_unfit(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """`batch` with NULL in columns that their masks cannot hide: where targets are the table is parked for these
-        (`masked_schema` refuses them), and its rows are written nowhere. For readers that cannot park a table.
+        """Return `batch` with NULL in columns that their masks cannot hide.
+
+        This is for readers that cannot park a table. Where targets are known, `masked_schema` raises an error for such
+        a column, so the table is parked and these rows are not written anywhere.
         """
         for index, field_ in enumerate(batch.schema):
             mask = None if field_.name in META_COLUMNS else self.masks.of(table, field_.name)
@@ -277,7 +289,10 @@ class Masking:
         return batch
 
     def seal(self, table: TableId, data: bytes) -> str:
-        """`data`, which has values that a mask of `table` hides, as an encrypted text. `ConfigError` without a key."""
+        """Return `data`, which contains values that a mask of `table` hides, as an encrypted text.
+
+        Raises `ConfigError` if there is no key.
+        """
         if self.state_key is None:
             raise ConfigError(
                 f"pipeline.state_key is not set, and {table} is cut into chunks by a column that a mask hides: the "
@@ -287,15 +302,17 @@ class Masking:
         return self.state_key.seal(data)
 
     def open(self, text: str) -> bytes:
-        """Return the inverse of `seal`. Raises `StateError` without the key, and for another key."""
+        """Return the inverse of `seal`. Raises `StateError` without a key, or with another one than that of `seal`."""
         if self.state_key is None:
             raise no_key()
         return self.state_key.open(text)
 
     def seal_json(self, table: TableId, columns: Collection[str], value: Any) -> Any:
-        """A JSON value with values of `columns`, in the form that the state may have."""
+        """Return a JSON value of `columns` in the form that the state may store: encrypted, if a mask applies to one of
+        them.
+        """
         return self.seal(table, json.dumps(value).encode()) if self.masks_any(table, columns) else value
 
     def open_json(self, value: Any) -> Any:
-        """Return the inverse of `seal_json`; a value that was not sealed is itself."""
+        """Return the inverse of `seal_json`. A value that was not encrypted is returned unchanged."""
         return json.loads(self.open(value)) if is_sealed(value) else value

@@ -1,9 +1,9 @@
-"""The columns' names in targets that cannot hold all names (`raycdc.model.rules.names`). Pure, picklable.
+"""Names of columns in targets that cannot hold all names (`raycdc.model.rules.names`). Pure, picklable.
 
-Asked where the log is read, so that a table which its target cannot hold is parked at the place where it becomes so
-(`raycdc.transform.target_rules`), and where an epoch becomes rows of targets, where the names are carried out as a
-projection (`raycdc.transform.tables`). Both give the same answer, because a name is made of nothing but the column's
-own, and because those that were used before are known to both: they are kept in the state (`names.json`) for its life.
+The reader of the log uses it to park a table whose names its target cannot hold, from the position on at which that
+begins (`raycdc.transform.target_rules`). The driver uses it when an epoch's rows become rows of targets, and renames
+their columns by a projection (`raycdc.transform.tables`). Both get the same result, because a new name depends on the
+column's name only, and both know the names that were used before, which are kept in the state (`names.json`).
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ from raycdc.model.rules.layout import TableLayout
 from raycdc.model.rules.names import ANY_NAMES, NameRules
 from raycdc.transform.resolved import ResolvedTransform
 
-#: Appended to a name, it makes a name that no column has.
+#: Appending this to a name gives a name that no column has.
 _EXCHANGED = "\N{NORTH EAST ARROW}"
 
-#: The columns of a table that have another name in its targets.
+#: The names that columns of a table have in its targets, by their own names.
 Names = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """See the module's docstring. `replaces` is ``sink.invalid_names``; `known` are the names in the state."""
+    """The rules for names in targets; see the module's docstring.
+
+    `replaces` is ``sink.invalid_names``. `known` are the names in the state, by table.
+    """
 
     rules: NameRules = ANY_NAMES
     replaces: bool = True
@@ -51,7 +54,7 @@ class Naming:
 
     @property
     def acts(self) -> bool:
-        """Return True if there are names that targets cannot hold."""
+        """Return True if targets cannot hold every name."""
         return self.rules != ANY_NAMES
 
     def names(self, table: TableId, columns: Sequence[str], key: Sequence[str]) -> Names:
@@ -86,13 +89,13 @@ class Naming:
         return found
 
     def of(self, table: TableId, names: Sequence[str]) -> Names:
-        """The names of columns that may be there no more."""
+        """Return the targets' names of columns, some of which the table may not have any more."""
         known = self.known.get(str(table), {})
         return {name: known.get(name) or self.rules.column(name) for name in names}
 
 
 def renamed(resolved: ResolvedTransform, names: Names) -> ResolvedTransform:
-    """`resolved`, with the columns of its result under those names."""
+    """Return `resolved` with its result's columns renamed by `names`."""
 
     def of(name: str) -> str:
         return names.get(name, name)
@@ -107,7 +110,10 @@ def renamed(resolved: ResolvedTransform, names: Names) -> ResolvedTransform:
 
 
 def renamed_changes(changes: Sequence[SchemaChangeEvent], names: Names) -> list[SchemaChangeEvent]:
-    """`changes` for a target whose columns have those names. A change of a name alone that both have is none."""
+    """Return `changes` with columns renamed by `names`, for a target.
+
+    A rename is left out if the target's name stays the same.
+    """
 
     def of(name: str) -> str:
         return names.get(name, name)
@@ -137,8 +143,10 @@ def renamed_changes(changes: Sequence[SchemaChangeEvent], names: Names) -> list[
 
 
 def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[SchemaChangeEvent]:
-    """`changes` with the renames of one statement in an order in which no name that targets have is taken twice: at the
-    source ``x`` may become ``a_b`` before ``a b`` becomes ``y``.
+    """Return `changes`, with the renames of one statement in an order that never uses a target's name twice.
+
+    For example, the source may rename ``x`` to ``a_b`` before it renames ``a b``, whose name in the target is ``a_b``,
+    to ``y``.
     """
     indexes = [number for number, change in enumerate(changes) if isinstance(change, RenameColumnEvent)]
     if not names or len(indexes) < 2 or indexes[-1] - indexes[0] >= len(indexes):
@@ -157,7 +165,7 @@ def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[Sc
     while final:
         name = next((name for name, new_name in final.items() if is_free(new_name, name)), None)
         if name is None:
-            # They exchange names in the target, through a third name that no column has.
+            # The remaining columns exchange names in the target, which takes a third name that no column has.
             name = next(iter(final))
             spare = f"{names.get(name, name)}{_EXCHANGED}"
             ordered.append(RenameColumnEvent(table, name, spare))
@@ -168,7 +176,7 @@ def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[Sc
 
 
 def names_of_changes(changes: Sequence[SchemaChangeEvent]) -> list[str]:
-    """The columns that changes name, and that need not be there after them."""
+    """Return the names of columns in `changes`, which the table may not have after them."""
     names: list[str] = []
     for change in changes:
         match change:

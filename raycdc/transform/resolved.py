@@ -1,15 +1,8 @@
-"""A transform of a table whose columns are known: its resulting columns, their sources, and the schema. Pure.
+"""A transform resolved for a table whose columns are known: the result's columns, where their values come from, and the
+lookups.
 
-A `TransformResolver` makes it: `PlainResolver` where only columns are chosen, renamed and added, Spark's analyzer for
-the rest (`raycdc.spark.transforms`). `finished` judges the results of both by the same rules.
-
-A column of the rows that a transform makes.
-
-Lookups of a table whose columns are known: the key column, the type of the documents' field, and the added columns.
-
-Pure.
-
-Transforms that only choose, rename and add columns, resolved without Spark. Pure.
+A `TransformResolver` makes it: `PlainResolver` if columns are only chosen, renamed and added, and Spark's analyzer
+otherwise (`raycdc.spark.transforms`). `finished` checks the results of both by the same rules. Pure.
 """
 
 from __future__ import annotations
@@ -30,9 +23,10 @@ from raycdc.model.view import Output, Projection, constant_type
 
 @dataclass(frozen=True, slots=True)
 class ResolvedColumn:
-    """A column of the result: the table's or a metadata column `stored` unchanged, a `constant`, or computed by `sql`.
+    """A column of the result.
 
-    `flows` is True for a column of ``*``. A column of a lookup is `stored` in the segment that has it.
+    It is a `stored` column of the table, a metadata column or a lookup's column, unchanged; or a `constant`; or
+    computed by `sql`. `flows` is True for a column of ``*``.
     """
 
     name: str
@@ -45,21 +39,24 @@ class ResolvedColumn:
     default: str | None = None
 
 
-#: The beginning of the names of added columns in a joined segment.
+#: The prefix of the names of columns that a lookup adds to a segment.
 LOOKED_UP = "_raycdc_looked_up_"
 
 _WHOLE = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64, TypeKind.YEAR})
-#: The meaning of MongoDB's texts by their native types; nothing equals those of a decimal128.
+#: The types of fields whose values MongoDB's text columns hold, by native type. No field can be compared with the text
+#: of a decimal128.
 _OWN = {"objectId": "objectId", "binData(4)": "uuid", "decimal128": ""}
-#: Bytes that are BSON of any type.
+#: Native types of bytes that contain BSON of any type.
 _MIXED = frozenset({"bson", "bson document"})
 _TEXT = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedLookup:
-    """A lookup for rows of one table. `key` is its key column, as the result of the table's transform has it,
-    `key_type` the type of the documents' field, and `first` the number of its first column among the added ones.
+    """A lookup for rows of one table.
+
+    `key` is its key column in the result of the table's transform, `key_type` the type of the documents' field, and
+    `first` the number of its first column among all added ones.
     """
 
     lookup: Lookup
@@ -68,7 +65,7 @@ class ResolvedLookup:
     first: int
 
     def stored(self) -> Iterator[tuple[str, LookupColumn]]:
-        """The columns as segments have them."""
+        """Yield the added columns with the names that they have in segments."""
         for number, column in enumerate(self.lookup.columns, start=self.first):
             yield f"{LOOKED_UP}{number}", column
 
@@ -99,7 +96,7 @@ def resolved_lookups(where: str, lookups: Sequence[Lookup], columns: Sequence[Re
 
 
 def _key_type(logical: LogicalType, asked: str) -> str:
-    """The type of the field that equals a column of type `logical`; empty if none does."""
+    """Return the type of a documents' field that can be compared with a column of type `logical`; empty if none can."""
     if logical.kind in _WHOLE or (logical.kind is TypeKind.BIT and logical.length <= 63):
         return "long" if asked in ("", "long") else ""
     if logical.kind in _TEXT:
@@ -110,23 +107,24 @@ def _key_type(logical: LogicalType, asked: str) -> str:
     return ""
 
 
-#: Metadata columns with one value per table; the others differ between a row and its next change.
+#: Metadata columns with one value per table. All other metadata columns have another value for each change of a row.
 CONSTANT_META = ("_db", "_table")
 
-#: Types of the metadata columns in an expression.
+#: The types of the metadata columns in expressions.
 META_LOGICAL: dict[str, LogicalType] = {
     name: LogicalType(TypeKind.INT64 if name in ("_seq", "_ts_ms") else TypeKind.STRING) for name in META_COLUMNS
 }
 
-#: The beginning of the names of computed columns in a derived segment.
+#: The prefix of the names of computed columns in a derived segment.
 COMPUTED = "_raycdc_computed_"
 
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Columns (in lower case) that expressions name: those of the table, and those of `META_COLUMNS`.
+    """The columns (in lower case) that a transform uses.
 
-    `by_row` are the metadata columns, other than constant ones, that the filter or a key column looks at.
+    `columns` are the table's. `meta` are the metadata columns that the projection uses, and `filter_meta` those that
+    the filter uses.
     """
 
     columns: frozenset[str] = frozenset()
@@ -136,10 +134,10 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTransform:
-    """A transform resolved for one table; see the module's docstring. `schema` is that of the resulting rows.
+    """A transform resolved for one table; see the module's docstring.
 
-    `source` is the schema of the original rows, `layout` the wanted layout of the target, by columns of `schema`, and
-    `lookups` are joined with rows of the result.
+    `source` is the schema of the original rows, and `schema` that of the resulting rows. `layout` is the requested
+    layout of the target, by columns of `schema`. `lookups` are joined with rows of the result.
     """
 
     table: TableId
@@ -153,7 +151,7 @@ class ResolvedTransform:
 
     @property
     def named(self) -> frozenset[str]:
-        """Columns of the table (in lower case) that expressions, lookups, or the target's partitions, name."""
+        """Return the table's columns (in lower case) that expressions, lookups, or the target's partitions use."""
         by = {*self.layout.columns, *(lookup.key for lookup in self.lookups)}
         return self.uses.columns | {c.stored.casefold() for c in self.columns if c.name in by and c.stored}
 
@@ -163,7 +161,7 @@ class ResolvedTransform:
 
     @property
     def made(self) -> frozenset[str]:
-        """Columns of the result that are not the table's own column of that name."""
+        """Return the result's columns that are not the table's own column of that name."""
         deleted = {self.transform.deleted_column} if self.transform.soft else set()
         return frozenset({column.name for column in self.columns if column.stored != column.name} | deleted)
 
@@ -178,7 +176,7 @@ class ResolvedTransform:
         return bool(self.transform.primary_keys) and self.schema.primary_key != _kept_key(self.source, self.columns)
 
     def derived(self, *, upsert: bool) -> bool:
-        """Return True if rows must be computed, and not only viewed."""
+        """Return True if rows must be computed, so that a view of the stored rows is not enough."""
         return bool(self.computed or self.transform.filter or (self.has_new_key and not upsert))
 
     def projection(self) -> Projection:
@@ -197,10 +195,13 @@ class ResolvedTransform:
 
 
 class TransformResolver(Protocol):
-    """Resolves a transform with a table's columns. May block."""
+    """Resolves a transform for a table's columns. May block."""
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
-        """Raises `SchemaError` with `key_path`, table, column and position for what `schema` does not allow."""
+        """Return the transform resolved for `schema`.
+
+        Raises a `SchemaError` with `key_path`, table, column and position if `schema` does not allow the transform.
+        """
 
 
 def finished(
@@ -214,7 +215,7 @@ def finished(
 ) -> ResolvedTransform:
     """Return the transform with the resolved `columns` and its lookups.
 
-    Raises `SchemaError` if no target can have it.
+    Raises `SchemaError` if no target can hold the result.
     """
     where = f"{key_path}: {table}"
     lookups = resolved_lookups(where, transform.lookups, columns)
@@ -250,7 +251,7 @@ def finished(
 
 
 def star_columns(where: str, star: Star, schema: TableSchema) -> list[ResolvedColumn]:
-    """The columns that ``*`` brings."""
+    """Return the columns for which ``*`` stands."""
     left_out = {name.casefold() for name in star.left_out}
     there = {column.name.casefold() for column in schema.columns}
     for name in star.left_out:
@@ -261,7 +262,7 @@ def star_columns(where: str, star: Star, schema: TableSchema) -> list[ResolvedCo
 
 
 def unknown_column(where: str, name: str, at: int, schema: TableSchema) -> SchemaError:
-    """The error of a column that is named and does not exist."""
+    """Return the error for a column that is named and does not exist."""
     known = ", ".join(column.name for column in schema.columns)
     return SchemaError(f"{where}: projection, character {at + 1}: there is no column {name!r}. The table has {known}.")
 
@@ -288,7 +289,7 @@ def _override(where: str, transform: Transform, columns: Sequence[ResolvedColumn
 
 
 def _layout(where: str, asked: TableLayout, result: TableSchema) -> TableLayout:
-    """`asked` with the columns as `result` spells them."""
+    """Return the `asked` layout with its columns spelled as in `result`."""
     there = {column.name.casefold(): column.name for column in result.columns}
     for field in asked.partitions:
         if field.column.casefold() not in there:
@@ -301,7 +302,7 @@ def _layout(where: str, asked: TableLayout, result: TableSchema) -> TableLayout:
 
 
 def _kept_key(schema: TableSchema, columns: Sequence[ResolvedColumn]) -> tuple[str, ...]:
-    """The table's key under the names that its columns have in the result; none where one is not kept."""
+    """Return the table's key under the names that its columns have in the result; empty if one of them is not kept."""
     names: dict[str, str] = {}
     for column in columns:
         if column.stored:
@@ -310,17 +311,17 @@ def _kept_key(schema: TableSchema, columns: Sequence[ResolvedColumn]) -> tuple[s
 
 
 def is_plain(transform: Transform) -> bool:
-    """Return True if the transform needs no Spark."""
+    """Return True if the transform can be resolved and applied without Spark."""
     return not transform.filter and not any(isinstance(item, Expression) for item in transform.items)
 
 
 def needs_spark(transform: Transform) -> bool:
-    """Return True if a run without Spark cannot carry the transform out."""
+    """Return True if a run needs Spark to apply the transform."""
     return not is_plain(transform) or bool(transform.udfs)
 
 
 class PlainResolver:
-    """A `Resolver` for plain transforms; others are a `ConfigError`, with the way out."""
+    """A `TransformResolver` for transforms that need no Spark. Raises `ConfigError` with advice for others."""
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
         if not is_plain(transform):
@@ -344,7 +345,7 @@ class PlainResolver:
 
 
 def plain_column(where: str, item: Renamed | Constant, schema: TableSchema) -> ResolvedColumn:
-    """The column that `item` gives. Raises `SchemaError` if the table lacks it."""
+    """Return the column for `item`. Raises `SchemaError` if the table lacks it."""
     match item:
         case Constant(value, name):
             return ResolvedColumn(name, constant_type(value), nullable=False, constant=value)
@@ -356,7 +357,7 @@ def plain_column(where: str, item: Renamed | Constant, schema: TableSchema) -> R
             if index is None:
                 raise unknown_column(where, column, at, schema)
             found = schema.columns[index]
-            # A column without AS keeps its own spelling.
+            # A column without AS keeps the table's spelling.
             return ResolvedColumn(found.name if name == column else name, found.type, found.nullable, found.name)
         case _:
             assert_never(item)

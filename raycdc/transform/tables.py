@@ -1,19 +1,18 @@
-"""The transforms of a running pipeline: each table's transform, its present meaning, and whether the sink can take it.
+"""The transforms of a running pipeline: they are resolved for each table's schema, and checked against the sink.
 
 Owned by the epoch loop (`raycdc.delivery.targets.commit_planner`) and used by `check` and `plan`. Spark resolves a
-schema the first time; afterwards the result is remembered.
-
-A source table's schema changes as changes of the transformed rows. Pure.
+transform for a schema once; later calls return the same result. `transformed_changes` turns schema changes of a table
+into changes of the transformed rows:
 
 | a change of the table | is for its transformed rows |
 |---|---|
-| a column is added, and ``*`` brings it | the same, before the columns that stand behind ``*`` |
+| a column is added, and ``*`` includes it | the same, before the columns that stand behind ``*`` |
 | … and ``* EXCEPT`` leaves it out, or there is no ``*`` | nothing |
-| a column is dropped, renamed, or added under a name that expressions use | refused: they would mean something else |
-| … another one, which ``*`` brought | the same |
-| a column's type changes | the same, and a new type of what is computed of it |
-| a column moves | the same, where the one before it is there |
-| the key changes | the same, under the names that the columns have; nothing with ``primary_keys`` |
+| a column is dropped, renamed, or added under a name that expressions use | refused: their meaning would change |
+| … another one, which ``*`` includes | the same |
+| a column's type changes | the same, and a change of the type of columns that are computed from it |
+| a column moves | the same, if ``*`` includes it |
+| the key changes | the same, with the columns' new names; nothing with ``primary_keys`` |
 | the table is emptied, dropped, renamed, commented on | the same |
 """
 
@@ -51,16 +50,17 @@ from raycdc.transform.resolved import CONSTANT_META, PlainResolver, ResolvedTran
 def transformed_changes(
     resolved: ResolvedTransform, before: TableSchema | None, changes: Sequence[SchemaChangeEvent]
 ) -> list[SchemaChangeEvent]:
-    """`changes`, which led to what `resolved` is resolved with, for rows that looked like `before` (None: unknown).
+    """Return `changes` of the table as changes of its transformed rows.
 
-    Raises `SchemaError` for a change of columns that expressions name.
+    `resolved` is the transform resolved for the schema after the changes. `before` is the transformed schema before
+    them (None: unknown). Raises `SchemaError` for a change of columns that expressions name.
     """
     made: list[SchemaChangeEvent] = []
     created = False
     for change in changes:
         match change:
             case CreateTableEvent(table, _, comment):
-                # Changes after it in the same epoch are part of the shape that rows have.
+                # The resolved schema already includes later changes of the epoch.
                 made.append(CreateTableEvent(table, resolved.schema, comment))
                 created = True
             case AddColumnEvent(_, column, _):
@@ -126,7 +126,7 @@ def _moved(resolved: ResolvedTransform, change: AlterColumnPositionEvent) -> lis
 
 
 def _retyped(resolved: ResolvedTransform, before: TableSchema | None) -> list[SchemaChangeEvent]:
-    """Return the changes of columns other than those of ``*`` whose type changed."""
+    """Return type changes for the columns whose type changed, other than those of ``*``."""
     if before is None:
         return []
     changed: list[SchemaChangeEvent] = []
@@ -139,12 +139,12 @@ def _retyped(resolved: ResolvedTransform, before: TableSchema | None) -> list[Sc
 
 @dataclass(frozen=True, slots=True)
 class TransformUse:
-    """The facts about the sink that transforms depend on.
+    """The properties of the sink on which the checks of transforms depend.
 
-    `upsert`: the sink updates rows. `no_proof`: the reason why it cannot find out that a key is there already; empty
-    where it can. `order_by`: the column that orders the changes of a key, if any. `leaves_out`: rows on which an
-    expression fails are left out. `no_layout`: the reason why a target with some columns cannot have the layout that is
-    asked for; empty if it can. `adopts`: targets may have had rows of somebody else.
+    `upsert`: the sink updates rows. `no_proof`: the reason why it cannot find out that a key already exists; empty if
+    it can. `order_by`: the column that orders the changes of a key, if any. `leaves_out`: rows on which an expression
+    fails are left out. `no_layout`: returns the reason why a target with the given columns cannot have the requested
+    layout; empty if it can. `adopts`: targets may have had rows of other writers.
     """
 
     upsert: bool = False
@@ -157,24 +157,24 @@ class TransformUse:
 
 @dataclass(slots=True)
 class TransformedTables:
-    """See the module's docstring."""
+    """The transforms, masks and names of all tables, with the resolved results; see the module's docstring."""
 
     transforms: Transforms = field(default_factory=Transforms)
     resolver: TransformResolver = field(default_factory=PlainResolver)
     use: TransformUse = field(default_factory=TransformUse)
     masks: Masks = field(default_factory=Masks)
     naming: Naming = field(default_factory=Naming)
-    #: Called with the columns of a table that have another name in its targets, before any row is written with it.
+    #: Called with the names that columns of a table get in its targets, before any row is written with them.
     on_names: Callable[[TableId, Names], None] = lambda _, __: None
     _known: dict[tuple[TableId, str], ResolvedTransform | None] = field(default_factory=dict)
-    #: The earlier answers, because every epoch asks for every table, and a fingerprint costs some 100 microseconds.
+    #: The last result of each table, because each epoch asks for all tables, and a fingerprint costs 100 microseconds.
     _last: dict[TableId, tuple[TableSchema, ResolvedTransform | None]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.transforms or self.masks)
 
     def identity(self, table: TableId) -> str:
-        """A text that differs if the table's rows would differ; empty without a transform and masks."""
+        """Return a text that changes if the table's rows would change; empty without a transform and masks."""
         transform = self.transforms.of(table)
         parts = ["" if transform is None else transform.identity().removeprefix(UNCHANGED), self.masks.identity(table)]
         return "+".join(parts) if parts[1] else parts[0]
@@ -182,17 +182,18 @@ class TransformedTables:
     def read(
         self, table: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent] = ()
     ) -> tuple[TableSchema, list[SchemaChangeEvent]]:
-        """The table as readers wrote its rows: masked. `ConfigError` or `SchemaError` where its
-        masks are impossible.
+        """Return the table's schema and changes after masking, in which form readers wrote its rows.
+
+        Raises `ConfigError` or `SchemaError` if its masks are impossible.
         """
         if not self.masks:
             return schema, list(changes)
         return masked_schema(table, schema, self.masks), masked_changes(table, changes, self.masks)
 
     def resolved(self, table: TableId, schema: TableSchema) -> ResolvedTransform | None:
-        """The transform of `table`, read with `schema`, and with the names that its targets can hold.
+        """Return the transform of `table`, resolved for `schema`, with the names that its targets can hold.
 
-        None if rows are as they were read. Raises `SchemaError` or `ConfigError`.
+        Returns None if rows stay unchanged. Raises `SchemaError` or `ConfigError`.
         """
         last = self._last.get(table)
         if last is not None and last[0] is schema:
@@ -206,8 +207,10 @@ class TransformedTables:
     def changes(
         self, table: TableId, schema: TableSchema, before: TableSchema | None, changes: Sequence[SchemaChangeEvent]
     ) -> list[SchemaChangeEvent]:
-        """`changes` of the table, which led to `schema`, for its transformed rows, which looked like `before` (None:
-        unknown). Raises what `resolved` does.
+        """Return `changes` of the table as changes of its transformed rows.
+
+        `schema` is the table's schema after the changes, and `before` the transformed schema before them (None:
+        unknown). Raises the errors of `resolved`.
         """
         resolved = self.resolved(table, schema)
         made = list(changes) if resolved is None else transformed_changes(resolved, before, changes)
@@ -228,7 +231,7 @@ class TransformedTables:
         return renamed(resolved or PlainResolver().resolve(table, everything, schema, "sink.invalid_names"), names)
 
     def derived(self, resolved: ResolvedTransform) -> bool:
-        """Return True if rows of the table must be computed, and not only viewed."""
+        """Return True if rows of the table must be computed, so that a view of the stored rows is not enough."""
         return resolved.derived(upsert=self.use.upsert)
 
     def _check(self, resolved: ResolvedTransform, key_path: str) -> None:
@@ -278,9 +281,9 @@ class TransformedTables:
         assert not set(resolved.schema.primary_key) & set(META_COLUMNS), resolved
 
     def _check_left_out(self, resolved: ResolvedTransform, where: str, row: str, instead: str) -> None:
-        """Raise `ConfigError` if a row that is left out cannot be the deletion of its key.
+        """Raise `ConfigError` if leaving out a row cannot delete its key in the target.
 
-        `row` says which ones are.
+        `row` describes the rows that are left out, and `instead` the solution.
         """
         why = ""
         if self.use.order_by:
@@ -300,7 +303,10 @@ class TransformedTables:
 def layout_of(
     target: TableId, transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]
 ) -> TableLayout:
-    """The layout that the transforms of `sources` ask for. Raises `ConfigError` if they do not ask for the same."""
+    """Return the layout that the transforms of `sources` request.
+
+    Raises `ConfigError` if they request different ones.
+    """
     asked = {source: transforms[source].layout if source in transforms else ANY_LAYOUT for source in sources}
     first = next(iter(asked.values()), ANY_LAYOUT)
     if other := next((source for source, layout in asked.items() if layout != first), None):

@@ -1,9 +1,9 @@
-"""Changes of a source table that its targets cannot follow, judged where the log is read. Pure, picklable.
+"""Finds changes of a source table that its targets cannot follow, while the log is read. Pure, picklable.
 
-There a table can be parked at the statement while the others go on (`raycdc.source.tables.parking`); behind the
-manifest the same change would end the run at every start. Names are therefore searched in the text of expressions,
-which finds more than an analyzer would (also names of functions): a table that is parked needlessly is noticed, and can
-be read again.
+The reader of the log can park the table at the statement, and the other tables go on (`raycdc.source.tables.parking`).
+If the change were only found after its manifest was written, it would end the run at every start. Without Spark, names
+are searched in the text of expressions. This finds more than an analyzer would, such as names of functions. A table
+that is parked needlessly is reported, and can be read again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)+`")
 
 @dataclass(frozen=True, slots=True)
 class TargetRules:
-    """See the module's docstring. `upsert`: targets hold a row per key. Changes that are `left_out` reach no target,
-    nor does any change of columns where they are `ignored`. `naming` has the names that targets can hold.
-    `lost_rows_again`: a table of which the log lacks rows begins again by itself (``pipeline.on_log_lost``), instead of
-    waiting for somebody to decide.
-    A table that targets cannot hold is parked, unless nothing `parks`: then it ends the run. `keeps_rows`: the last row
-    of each key is kept beside the state, in tables of Delta's, under the source's own names.
+    """The rules by which targets follow a source table; see the module's docstring.
+
+    `upsert`: targets hold one row per key. Changes whose type is in `left_out` reach no target; if `ignored`, no change
+    of columns does. `naming` has the names that targets can hold. `parks`: a table that targets cannot hold is parked;
+    otherwise it ends the run. `keeps_rows`: the last row of each key is kept beside the state, in Delta tables, under
+    the source's own names. `lost_rows_again`: a table of which the log lacks rows is resnapshotted automatically
+    (``pipeline.on_log_lost``).
     """
 
     transforms: Transforms = field(default_factory=Transforms)
@@ -57,11 +58,11 @@ class TargetRules:
 
     @property
     def gets_added(self) -> bool:
-        """Return True if targets get added columns."""
+        """Return True if a column that the source adds is added to targets."""
         return not self.ignored and AddColumnEvent.type not in self.left_out
 
     def speaks_of(self, table: TableId, column: str) -> bool:
-        """Return True if a transform or a mask of the table names the column, so that its values must stay there."""
+        """Return True if a transform or a mask of the table names the column, so that its values must stay in it."""
         transform = self.transforms.of(table)
         return self.masks.of(table, column) is not None or (
             transform is not None and column.casefold() in named(transform)
@@ -117,7 +118,10 @@ class TargetRules:
         return ""
 
     def _unhidden(self, table: TableId, schema: TableSchema) -> str:
-        """The reason why masks cannot hide the table's columns; readers would otherwise find it out at the rows."""
+        """Return the reason why masks cannot hide the table's columns; empty if they can.
+
+        Without this check, readers would fail at the first rows.
+        """
         try:
             masked_schema(table, schema, self.masks)
         except ConfigError as cause:
@@ -128,7 +132,8 @@ class TargetRules:
         return ""
 
     def names(self, table: TableId, schema: TableSchema) -> Names:
-        """Return the columns of its rows that have another name in targets, without the help of Spark.
+        """Return the names that columns of the table's rows get in targets; none if only Spark can resolve the
+        transform.
 
         Raises `SchemaError` if a name cannot be replaced.
         """
@@ -140,7 +145,7 @@ class TargetRules:
             if transform is not None:
                 shown = PlainResolver().resolve(table, transform, shown, "").schema
         except (ConfigError, SchemaError):
-            return {}  # The place that judges transforms and masks reports it.
+            return {}  # The checks of transforms and masks report the error.
         return self.naming.names(table, [column.name for column in shown.columns], shown.primary_key)
 
     def objection(
@@ -151,7 +156,9 @@ class TargetRules:
         events: Sequence[SchemaChangeEvent],
         tables: Collection[TableId],
     ) -> str:
-        """The reason why the targets cannot follow `events`, which lead from `before` to `after`; empty if they can."""
+        """Return the reason why the targets cannot follow `events`, which lead from `before` to `after`; empty if they
+        can.
+        """
         emptying = [event.type for event in events if isinstance(event, TruncateTableEvent | DropTableEvent)]
         if (left := [kind for kind in emptying if kind not in self.left_out]) and (why := self.shared(table, tables)):
             return f"{left[0]} of {table}: {why}"
@@ -177,7 +184,7 @@ class TargetRules:
 
 
 def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
-    """The column that the transform names and that `event` removes or replaces; empty if there is none."""
+    """Return the column that the transform names and that `event` removes or replaces; empty if there is none."""
     match event:
         case DropColumnEvent(_, name):
             return name if name.casefold() in named(transform) else ""
@@ -191,7 +198,7 @@ def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
 
 
 def named(transform: Transform) -> set[str]:
-    """All names in the transform, in lower case: of columns, of results, and of functions."""
+    """Return all names in the transform, in lower case: of columns, of results, and of functions."""
     keys = [lookup.key for lookup in transform.lookups]
     names = {name.casefold() for name in (*transform.primary_keys, *transform.layout.columns, *keys)}
     for item in transform.items:

@@ -1,1 +1,1 @@
-"""Sealed epochs, one after the other, into the sink: the part of the driver that needs neither Ray nor Spark."""
+"""Delivers sealed epochs to the sink, one after the other. This part of the driver needs neither Ray nor Spark."""

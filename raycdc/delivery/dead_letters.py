@@ -1,6 +1,6 @@
 """Holds back the dead letters of an epoch until its commit is recorded, so that each bad row appears once.
 
-An epoch that a driver stages may be staged again by the next driver, or never be committed. Its file of bad rows
+An epoch that a driver stages may be staged again by the next driver, or never be committed. The file of its bad rows
 (`raycdc.segments.dead_letter_files`) is therefore hidden at first, and shown once the epoch is recorded. The hidden
 file is durable before any target can lack its rows.
 
@@ -10,10 +10,10 @@ file is durable before any target can lack its rows.
 | shown | by a hard link, which cannot be made twice | by a put of a new object; then the document is deleted |
 
 A document of the state is written only by the newest driver, in one step with a check of the generations. In a folder,
-each driver's files have its generation in their names.
+the names of files contain the generation of their driver.
 
-*What if the process dies here?* Before the record, the next driver stages the epoch again, and its files count; if the
-target already holds the epoch, the earlier driver's files count. After the record, the next start shows them.
+*Crashes*: before the record, the next driver stages the epoch again and its files count, unless the target already
+holds the epoch: then the earlier driver's files count. After the record, the next start shows the files.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from raycdc.segments.dead_letter_files import counting, epoch_of
 from raycdc.state.files.folder import sync_folder
 from raycdc.state.store import CheckpointStore
 
-#: Documents of a state on an object store, and the objects that people find.
+#: The folders of hidden documents and of shown objects, for a state on an object store.
 _WAITING = "letters"
 _SHOWN = "dead_letters"
 
 
 class DeadLetters:
-    """The dead letters of the driver that has the state; see the module's docstring.
+    """Keeps and shows the dead letters of the driver that owns the state; see the module's docstring.
 
-    Call it from one thread at a time.
+    Used by one thread at a time.
     """
 
     def __init__(self, records: BadRecords, store: CheckpointStore) -> None:
@@ -46,14 +46,14 @@ class DeadLetters:
         self._driver = records.driver
         self._store = store
         self._documents = store.documents.folder if store.location.on_store else None
-        #: The epochs of which documents wait, so that a store is not asked for each epoch; None until `sweep`, as
-        #: there may be those of an earlier driver.
+        #: The epochs that have hidden documents, so that the store need not be listed for each epoch. None until
+        #: `sweep`, because an earlier driver may have left some.
         self._kept: set[int] | None = None
 
     def keep(self, epoch: int) -> None:
-        """Make the hidden files of `epoch` survive the loss of this machine.
+        """Copy the hidden files of `epoch` to the state, so that they survive the loss of this machine.
 
-        Called before any target can lack the rows.
+        Called before any target can lack the rows. Does nothing for a state in a folder, where the files are already.
         """
         documents = self._documents
         if documents is None:
@@ -68,7 +68,7 @@ class DeadLetters:
             (self._folder / file).unlink(missing_ok=True)
 
     def show(self, epoch: int) -> None:
-        """Show the bad rows of `epoch`, which is recorded. Repeating it changes nothing."""
+        """Show the files of `epoch`, which is recorded. May be repeated."""
         if not self._on:
             return
         try:
@@ -82,18 +82,17 @@ class DeadLetters:
             raise StateError(f"{self._folder} cannot be written: {cause}.") from cause
 
     def sweep(self, committed: int) -> None:
-        """Remove the files of epochs that will never be committed, or will be staged again.
+        """Delete hidden files of epochs that will never be committed, or will be staged again.
 
-        Call it while nothing is staged.
-
-        A driver that a newer one replaced removes nothing of the newer one's.
+        Call it while nothing is staged. Raises `FencedError` if a newer driver has replaced this one, so that no file
+        of the newer one is deleted.
         """
         files, documents = self._files(), self._documents
         waiting = [] if documents is None or not self._on else documents.list(_WAITING)
         if files or waiting:
             self._require_own(committed + 1)
         for file in files:
-            # Before letters waited, they were shown before their epoch was recorded.
+            # Older versions showed files before their epoch was recorded.
             if file.startswith(".") or (file[:10].isdigit() and int(file[:10]) > committed):
                 (self._folder / file).unlink(missing_ok=True)
         for file in waiting:
@@ -132,7 +131,7 @@ class DeadLetters:
         self._store.documents.as_driver(_dead_letters_of(epoch), delete)
 
     def _files(self) -> list[str]:
-        """Return the names in this machine's folder."""
+        """Return the names of the files in the folder of this machine."""
         return [entry.name for entry in os.scandir(self._folder)] if self._on and self._folder.is_dir() else []
 
     def _is_own(self, file: str) -> bool:

@@ -2,11 +2,12 @@
 
 Runs on the driver, on a thread of the caller. Staging of epoch e+1 overlaps the commit of e, except for tables whose
 schema changes in e+1: these wait for the commit, then for the change. Epochs commit strictly in order, the tables of
-one epoch on a few threads. The loop itself needs no Spark: the sink was given what runs the stage tasks.
+one epoch on a few threads. The loop itself needs no Spark, because the sink runs its tasks by the runner in its
+context.
 
-*What if the process dies here?* Before the sink's commits, the epoch is staged again. Between or after them, `recover`
-reads what the sink holds and replays what is missing. After the record, only the message to the source side is lost,
-and the source side reads the record when it starts.
+*Crashes*: before the sink's commits, the epoch is staged again. Between or after them, `recover` reads what the sink
+holds and replays what is missing. After the record, only the message to the source side is lost, and the source side
+reads the record when it starts.
 
 If rows of an epoch are lost before they were written, their source tables are resnapshotted.
 """
@@ -29,12 +30,15 @@ from raycdc.state.bad_row_counts import resolve_bad_rows
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.state.store import CheckpointStore
 
-#: How long to wait for the next sealed epoch before checking for failures and for a stop.
+#: How long to wait for the next sealed epoch before the loop checks for failures and for a stop.
 POLL_S = 0.2
 
 
 class EpochLoop:
-    """See the module's docstring. `sink` is open. Once stopped, or after a `inspect`, a loop is used up."""
+    """Delivers epochs; see the module's docstring.
+
+    `sink` must be open. A loop cannot be used again after it was stopped, or after `inspect`.
+    """
 
     def __init__(self, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> None:
         self._parts = EpochParts.of(store, sink, ports)
@@ -45,17 +49,20 @@ class EpochLoop:
 
     @property
     def committed(self) -> int:
-        """The last epoch that is recorded; 0 when none is."""
+        """Return the last epoch that is recorded; 0 if there is none."""
         return self._parts.records.epoch
 
     def stop(self) -> None:
-        """Let `run` return after the current commit. Epochs staged beyond it are staged again at the next start."""
+        """Let `run` return after the current commit.
+
+        Epochs that were staged after it are staged again at the next start.
+        """
         self._parts.stopping.set()
 
     def recover(self) -> Recovery:
-        """Bring sink and record together before anything is read. Call it before `run`.
+        """Make the sink and the commit record agree. Call it before `run`, and before anything is read.
 
-        `SinkError` or `StateError` when they contradict each other; nothing was changed then.
+        Raises `SinkError` or `StateError` if they contradict each other; nothing is changed then.
         """
         if self.committed:
             # The driver that recorded the epoch may have died before its dead letters were shown.
@@ -63,16 +70,19 @@ class EpochLoop:
         return EpochRecovery(self._parts, self._writer).run()
 
     def written(self) -> list[TableId]:
-        """The targets that hold rows of epochs which are not committed. Changes nothing."""
+        """Return the targets that hold rows of epochs without a record. Changes nothing."""
         return EpochRecovery(self._parts, self._writer).written()
 
     def inspect(self) -> StartForecast:
-        """The findings that `recover` would have, with its errors; changes nothing, waits for no node."""
+        """Return what `recover` would find, with its errors. Changes nothing, and waits for no node."""
         self.stop()
         return EpochRecovery(self._parts, self._writer).inspect()
 
     def run(self) -> None:
-        """Commit epochs until one is final or `stop` is called. Raises the first error, after the commit under way."""
+        """Commit epochs until one is final or `stop` is called.
+
+        Raises the first error, after the running commit has ended.
+        """
         store, ports, stopping = self._parts.store, self._parts.ports, self._parts.stopping
         self._parts.planner.start_after(store.last_commit())
         resolve_bad_rows(store, self.committed)
@@ -96,12 +106,13 @@ class EpochLoop:
                 under_way.result()
 
     def _prepare(self, manifest: Manifest, under_way: Future[None] | None) -> PreparedEpoch:
-        """Stage `manifest` and wait for the commit under way, in the order that schema changes allow."""
+        """Stage `manifest` and wait for the running commit `under_way`, in the order that schema changes allow."""
         prepared = self._writer.prepared(manifest)
         self._parts.store.generations.require_driver(self._parts.ports.generation, f"epoch {manifest.epoch}")
         self._parts.target_records.check_ours(manifest, self._parts.records.vectors)
         prepared.commits = self._writer.taking_part(prepared, prepared.commits)
-        # Changes are made exact by rows that the commit under way adds to.
+        # If there is a row store, all tables wait, because the running commit adds the rows that make the next changes
+        # exact.
         now, later = ([], list(prepared.commits)) if prepared.sources else by_changes(prepared.commits)
         reach("before_stage")
         try:
@@ -118,7 +129,7 @@ class EpochLoop:
 def request_resnapshot(
     store: CheckpointStore, warn: Callable[[str], None], manifest: Manifest, tables: Sequence[TableId], text: str
 ) -> None:
-    """Ask durably for a resnapshot of `tables` from the epoch of `manifest` on, done by the next source side.
+    """Request a durable resnapshot of `tables` from the epoch of `manifest` on, which the next source side carries out.
 
     Raises `StateError` with `text` if the source cannot take snapshots.
     """

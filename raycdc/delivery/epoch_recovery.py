@@ -1,12 +1,11 @@
-"""Makes the sink agree with the commit record before reading begins: at a start, and after the loss of a node.
+"""Makes the sink and the commit record agree before reading begins: at a start, and after the loss of a node. The epoch
+loop calls it. `inspect` returns for ``raycdc check`` what `run` would find, and changes nothing.
 
-Called by the epoch loop. `inspect` returns for ``raycdc check`` what `run` would find, and changes nothing.
+For each sealed epoch without a record, the targets and the segments are checked, and `raycdc.state.recovery` decides by
+a table of cases.
 
-For each sealed epoch without a record, the targets and the segments are checked, and a decision is made by one table of
-cases (`raycdc.state.recovery`).
-
-*What if the process dies here?* The next start makes the same decision: every step can be repeated, and is durable
-before the next one relies on it.
+*Crashes*: the next start makes the same decision, because every step can be repeated, and is durable before the next
+one relies on it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from raycdc.state.recovery import Decision, Frozen, Refuse, Replay, Tombstone, W
 
 
 class Decisions:
-    """See the module's docstring. `newest` is the greatest number that an epoch of the state ever had."""
+    """Finds the decision for each epoch. `newest` is the greatest epoch number that the state ever had."""
 
     def __init__(self, parts: EpochParts, newest: int) -> None:
         self._newest = newest
@@ -54,8 +53,8 @@ class Decisions:
         self._threads = parts.ports.threads
 
     def of(self, manifest: Manifest) -> Decision:
-        """The decision for `manifest`. Waits for a node with segments that are needed, unless the loop is stopping."""
-        # Asking a target that alone does not answer parks it.
+        """Return the decision for `manifest`. Waits for a node with needed segments, unless the loop is stopping."""
+        # Reading the targets comes first, because it parks a target that does not answer while others do.
         holds = self._target_records.of(manifest)
         targets = self._parked.taking_part(manifest, self._planner.targets(manifest))
         recorded = self._target_records.owed(self._records.vectors) if self._sink.durable else {}
@@ -65,7 +64,7 @@ class Decisions:
         missing, own = needed, self._access()
         renamed = _renamed(manifest, targets)
         while True:
-            # Segments that were found whole are not read again while others are waited for.
+            # Only the missing segments are checked again after a pause.
             missing = self.missing(missing)
             gone = {segment.table for segment in missing}
             lost = {target for target, sources in targets.items() if not gone.isdisjoint(sources)}
@@ -73,27 +72,30 @@ class Decisions:
             remote = any(not own.is_own(segment) for segment in missing)
             if not (isinstance(decision, Frozen) and remote):
                 return decision
-            # Reading tables again costs more than waiting for a node that is only restarting.
+            # Waiting for a node that restarts costs less than reading tables again.
             pause_s = pauses.failed(self._threads.now_s())
             if pause_s is None or self._threads.wait(self._stopping, pause_s):
                 return decision
 
     def missing(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that are missing or damaged. Only a few are checked, so each is read completely."""
+        """Return the segments that are missing or damaged.
+
+        Each is read completely, which is affordable because they are few.
+        """
         access = self._access()
         located = access.located(segments)
         return [segment for segment in located if not verify_segments([segment], access=access, checksum=True)]
 
 
 def _renamed(manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> set[TableId]:
-    """The targets whose columns get other names in the epoch."""
+    """Return the targets whose columns are renamed in the epoch."""
     parts = manifest.tables.items()
     sources = {table for table, part in parts if any(isinstance(c, RenameColumnEvent) for c in part.changes)}
     return {target for target, those in targets.items() if not sources.isdisjoint(those)}
 
 
 class EpochRecovery:
-    """One recovery, or one forecast of it; see the module's docstring."""
+    """One recovery, or one inspection; see the module's docstring."""
 
     def __init__(self, parts: EpochParts, writer: EpochWriter) -> None:
         self._store = parts.store
@@ -109,7 +111,10 @@ class EpochRecovery:
         self._decisions = Decisions(parts, self._newest)
 
     def run(self) -> Recovery:
-        """`SinkError` or `StateError` when sink and record contradict each other; nothing was changed then."""
+        """Carry out the decisions for all epochs without a record, and return what was done.
+
+        Raises `SinkError` or `StateError` if the sink and the record contradict each other; nothing is changed then.
+        """
         recorded: list[int] = []
         replayed: list[int] = []
         dropped: list[int] = []
@@ -135,7 +140,7 @@ class EpochRecovery:
                     self._writer.record(manifest, target_batch.routes)
                     recorded.append(manifest.epoch)
                 case Replay(targets):
-                    # Steps that the targets hold are skipped by the sink.
+                    # The sink skips steps that the targets already hold.
                     prepared = self._writer.prepared(manifest)
                     prepared.commits = [work for work in prepared.commits if work.target in targets]
                     self._complete(prepared)
@@ -149,18 +154,19 @@ class EpochRecovery:
         return Recovery(self._records.epoch, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
     def _with_copies(self, manifest: Manifest) -> Manifest:
-        """Return `manifest` with copies in place of the segments that no node has."""
+        """Return `manifest` with copies instead of the segments that no node has."""
         copies = self._ports.copies
         return manifest if copies is None else copies.restored(manifest, self._store.spool, self._ports.access())
 
     def written(self) -> list[TableId]:
-        """Return the targets with rows of unrecorded epochs, left by a run that died before it wrote a record."""
+        """Return the targets that hold rows of epochs without a record, because a run died before it recorded them."""
         self._planner.inspect_after(self._store.last_commit())
         return self._target_records.written(self._store.manifests(after=self._records.epoch))
 
     def inspect(self) -> StartForecast:
-        """The result that `run` would have, with its errors; changes nothing in state and sink, and
-        asks no other node.
+        """Return what `run` would find, with its errors.
+
+        Changes nothing in the state and the sink, and contacts no other node.
         """
         before = set(self._parked.entries)
         self._planner.inspect_after(self._store.last_commit())
@@ -188,12 +194,13 @@ class EpochRecovery:
     def _check_record(self) -> set[str] | None:
         """Compare the targets with the commit record.
 
-        Targets of tables that are no longer followed are ignored. A target that lacks recorded rows is parked if it is
-        one of several, or if it exists and reports a change by another client. If all targets lack their rows, the sink
-        itself was moved or is not accessible, and its error is raised. Row stores lie in the state and are judged one
-        by one.
+        Targets of tables that are no longer followed are ignored. A target that lacks recorded rows is parked if others
+        do not lack theirs, or if it exists and another client changed it. If all targets lack their rows, the sink
+        itself was moved or is not accessible, and its error is raised. Row stores are in the state, so they are handled
+        one by one.
 
-        Returns None if nothing is lacking and the record stays; else the targets that the user has asked to resnapshot.
+        Returns None if nothing is lacking and the record stays as it is; otherwise the targets that the user has asked
+        to resnapshot.
         """
         lacking = self._target_records.check_record(self._records.vectors, self._records.epoch, self._newest)
         if not lacking:
@@ -210,7 +217,7 @@ class EpochRecovery:
             if name in targets and name not in owing:
                 self._records.forget(name)
             elif (source := table_of(name)) is not None:
-                # Exact changes of this table are no longer possible for any of its targets.
+                # No target of this table can get exact changes any more.
                 for target in (t for t in owing if source in targets[t]):
                     holds, anyway = self._writer.held_of_refused(target), followed.is_asked_for(source)
                     self._parked.park(
@@ -218,7 +225,8 @@ class EpochRecovery:
                     )
                 self._records.forget(name)
             elif not (here or name in asked or (isinstance(gone, TargetModifiedError) and len(owing) == 1)):
-                raise SinkError(str(gone))  # All at once have one cause, as a lost right, which a person mends once.
+                # If all targets lack rows, there is one cause, such as a lost permission, which the user can correct.
+                raise SinkError(str(gone))
             else:
                 self._parked.park(name, targets[name], after, gone, held, anyway=name in asked)
         return set(map(str, asked))
@@ -226,7 +234,7 @@ class EpochRecovery:
     def _check_fitting(self) -> bool:
         """Park the targets that another client changed so that their next commit would fail.
 
-        Returns True if there are any. Targets about to be resnapshotted are made again or checked later.
+        Returns True if there are any. Targets that will be resnapshotted are not checked.
         """
         if not self._records.epoch:
             return False
@@ -248,7 +256,10 @@ class EpochRecovery:
         return True
 
     def _unfit(self, targets: Sequence[TableId]) -> Mapping[TableId, TableRefusedError]:
-        """As the sink says it of all `targets`, or of each, where one alone does not answer."""
+        """Return the targets that the sink's `unfit` names.
+
+        Each target is checked alone if one of them does not answer.
+        """
         try:
             return self._target_retry(targets, partial(self._sink.unfit, targets))
         except TargetBlockedError:
@@ -267,7 +278,7 @@ class EpochRecovery:
         followed = FollowedSources(self._store, self._ports.parking.follows)
         committed, newest = self._store.manifest(self._records.epoch), self._store.last_manifest()
         assert newest is not None
-        # Epochs sealed already do not help them: their rows come from before the snapshots.
+        # Epochs that are sealed already do not count, because their rows are older than the snapshots.
         after = replace(newest, epoch=committed.epoch + 1, from_splits=committed.to_splits)
         beginning = {}
         for target in {*self._records.merged, *map(TableId.parse, self._parked.entries)}:
@@ -283,9 +294,9 @@ class EpochRecovery:
     # -- epochs that no record names --------------------------------------------------------------------------------
 
     def _complete(self, prepared: PreparedEpoch) -> None:
-        """Write the tables of `prepared`, which the sink lacks of the epoch, and record it."""
+        """Write those tables of `prepared` that the sink lacks in the epoch, and record the epoch."""
         if lost := {segment.table for segment in self._decisions.missing(_segments_of(prepared.sources))}:
-            # Tables with lost rows are resnapshotted, so their earlier rows no longer matter.
+            # Tables whose rows are lost are resnapshotted, so their segments are not needed.
             prepared.sources = [replace(w, segments=()) if w.source in lost else w for w in prepared.sources]
         self._writer.apply(prepared, list(prepared.commits))
         self._writer.stage(prepared, list(prepared.commits))
@@ -296,10 +307,10 @@ class EpochRecovery:
 
         Their source tables are resnapshotted.
 
-        *What if the process dies here?* Until all targets hold the epoch, the next start decides the same, and repeated
-        requests and drops change nothing. After that, the epoch is recorded, and the requests are durable already.
+        *Crashes*: until all targets hold the epoch, the next start decides the same, and requests and drops can be
+        repeated. After that, the epoch is recorded, and the requests are durable already.
 
-        Later epochs are dropped without tombstones: no commit of them began, because this epoch is incomplete, and a
+        Later epochs are dropped without tombstones. No commit of them began, because this epoch is incomplete, and a
         tombstone of a later epoch would wrongly say that its table holds this one.
         """
         prepared = self._writer.prepared(manifest)
@@ -344,9 +355,10 @@ class EpochRecovery:
         return together
 
     def _drop_from(self, epoch: int) -> list[int]:
-        """Bar `epoch` and all later ones in every table they name, then drop their manifests.
+        """Write tombstones of `epoch` and all later epochs to every target they name, then drop their manifests.
 
-        A target that refuses the bar is parked; its resnapshot removes whatever an old driver may still write there.
+        A target that refuses its tombstone is parked; its resnapshot removes any row that an old driver may still write
+        there.
         """
         known = self._ports.routing.known
         for manifest in self._store.manifests(after=epoch - 1):
@@ -360,12 +372,12 @@ class EpochRecovery:
                 concerned = {t for t, part in self._planner.targets(manifest).items() if work.source in part}
                 self._bar(partial(known.tombstone, work), concerned, manifest)
         dropped = self._store.drop_after(epoch - 1)
-        # The targets are as if the dropped epochs had never been.
+        # Forget the effects of the dropped epochs on the targets.
         self._planner.start_after(self._store.last_commit())
         return dropped
 
     def _require_driver(self, manifest: Manifest) -> None:
-        """Raise `FencedError` if the manifest is a successor's. Checked after reading it, since its number is newer."""
+        """Raise `FencedError` if the manifest is of a newer driver. Checked after the manifest was read."""
         self._store.generations.require_driver(self._ports.generation, f"the recovery of epoch {manifest.epoch}")
 
     def _bar(self, tombstone: Callable[[], None], targets: Collection[TableId], manifest: Manifest) -> None:
@@ -380,13 +392,13 @@ class EpochRecovery:
                     held = self._writer.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
                     self._parked.park(target, sources, manifest, error, held)
             if self._records.epoch:
-                # Written before the manifests are dropped, because afterwards no later step would refuse the epoch
-                # again.
+                # The record is written before the manifests are dropped, because afterwards nothing would park the
+                # target again.
                 self._records.write_again()
 
 
 def _behind(last: Manifest) -> Manifest:
-    """Return an empty manifest right after `last`, for targets that are parked from there on."""
+    """Return an empty manifest right after `last`. Targets that lack rows of the record are parked as of it."""
     return replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
 
 

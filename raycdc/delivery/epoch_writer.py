@@ -1,10 +1,10 @@
-"""Writes the shares of one epoch: stages them, changes schemas, commits the tables; parks whom a refusal concerns.
+"""Writes one epoch to its targets: stages the rows, changes schemas, commits the tables, and parks targets that refuse.
 
-Called by the epoch loop, which decides the order. A `TableRefusedError` concerns the one target whose share was being
-written, and nothing of the others': in a stage job for many targets it is found by staging each alone. Every other
-error is the caller's.
+The epoch loop calls it and decides the order. A `TableRefusedError` concerns only the target that was being written. If
+it is raised by a stage job for many targets, each target is then staged alone to find the one. The caller handles every
+other error.
 
-The parts of one epoch loop, which writing, deciding and recovering share.
+`EpochParts` are the objects that writing, deciding and recovering share.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from raycdc.state.store import CheckpointStore, RoutedTarget
 
 @dataclass(frozen=True, slots=True)
 class EpochParts:
-    """See the module's docstring. `stopping` ends all waiting."""
+    """The parts of one epoch loop. `stopping` ends all waiting."""
 
     store: CheckpointStore
     sink: Sink
@@ -66,7 +66,7 @@ class EpochParts:
 
     @classmethod
     def of(cls, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> EpochParts:
-        """The parts for `store`, as its newest record has them, and the open `sink`."""
+        """Return the parts for the newest record of `store`, and the open `sink`."""
         record = store.last_commit()
         stopping = threading.Event()
         sink_retry = SinkRetry(ports.parking.waiting, stopping, ports.threads)
@@ -89,17 +89,17 @@ class EpochParts:
         )
 
 
-#: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
+#: The number of tables of an epoch that commit concurrently. A commit mostly waits for the disk or the JVM.
 COMMIT_THREADS = 4
 
-#: How an unreachable node with segments is retried before the epoch loop fails: a node's server restarts within
-#: seconds, but a machine that boots is not waited for.
+#: How long an unreachable node with segments is retried before the epoch loop fails. A node's server restarts within
+#: seconds; the time is too short for a machine to boot.
 NODE_POLICY = RetryPolicy(longest_s=2.0, retry_s=30.0)
 
 
 @dataclass(slots=True)
 class PreparedEpoch:
-    """An epoch on its way through the loop; owned by one thread at a time."""
+    """An epoch that is being staged or committed; used by one thread at a time."""
 
     manifest: Manifest
     commits: Sequence[TableCommit]
@@ -107,13 +107,13 @@ class PreparedEpoch:
     staged: dict[TableId, Any] = field(default_factory=dict)
     staging_s: float = 0.0
     derived: Derived = field(default_factory=Derived)
-    #: The source tables whose changes are made exact, with the segments made for them.
+    #: The parts of source tables whose changes are made exact, and in `exact` the segments made for them.
     sources: list[TableCommit] = field(default_factory=list)
     exact: dict[str, Segment | None] = field(default_factory=dict)
 
 
 class EpochWriter:
-    """See the module's docstring."""
+    """Writes epochs; see the module's docstring."""
 
     def __init__(self, parts: EpochParts) -> None:
         self._store = parts.store
@@ -126,12 +126,12 @@ class EpochWriter:
         self._records = parts.records
         self.dead_letters = DeadLetters(parts.ports.routing.records, parts.store)
         self._stopping = parts.stopping
-        #: Tables commit concurrently, and the counts of left-out rows are shared.
+        #: Guards the counts of left-out rows, because tables commit concurrently.
         self._one_at_a_time = threading.Lock()
         self._target_retry = parts.target_retry
 
     def prepared(self, manifest: Manifest) -> PreparedEpoch:
-        """The shares of `manifest`; targets that can have none are parked."""
+        """Return the planned commits for `manifest`. Parks targets that cannot get their part."""
         target_batch = self._planner.of(manifest, self._parked)
         for text in target_batch.warnings:
             self._ports.parking.on_bad_rows(text)
@@ -142,7 +142,9 @@ class EpochWriter:
         return PreparedEpoch(manifest, target_batch.commits, target_batch, sources=sources)
 
     def apply(self, prepared: PreparedEpoch, commits: Iterable[TableCommit]) -> None:
-        """Let the targets of `commits` follow the changes of their schemas; a few new ones at once, if the sink can."""
+        """Apply the schema changes of `commits` to their targets; concurrently for several new ones, if the sink can do
+        that.
+        """
         changing = [work for work in commits if work.changes]
         new = [work for work in changing if all(isinstance(change, CreateTableEvent) for change in work.changes)]
         at_once = {work.target for work in new} if self._sink.makes_at_once and len(new) > 1 else set()
@@ -159,7 +161,7 @@ class EpochWriter:
                     self._refused(prepared, work, error)
 
     def _apply(self, work: TableCommit) -> None:
-        """Let the target of `work` follow the changes of its schema."""
+        """Apply the schema changes of `work` to its target."""
         reach("before_schema")
         does, part = "changes the target's columns", EpochPart(work.epoch, rows=0, bytes=0)
         with self._ports.tracker.doing(Stage.SCHEMA, does, table=str(work.target), part=part):
@@ -167,7 +169,7 @@ class EpochWriter:
         reach("after_schema")
 
     def stage(self, prepared: PreparedEpoch, commits: Sequence[TableCommit]) -> None:
-        """Write the rows of `commits`, as far as they still take part, where readers do not see them."""
+        """Write the rows of those `commits` whose targets still take part, where readers do not see them."""
         commits = self.taking_part(prepared, commits)
         if not commits:
             return
@@ -181,7 +183,7 @@ class EpochWriter:
                 except TableRefusedError as refused:
                     self._refused(prepared, commits[0], refused)
             else:
-                # The refusal concerns one of them; staging them one by one shows which.
+                # The refusal concerns one of the targets. Staging them one by one shows which one.
                 for work in commits:
                     self.stage(prepared, [work])
         finally:
@@ -209,7 +211,7 @@ class EpochWriter:
                     commits = self._target_retry.for_spark(exact)
                     derived = partial(self._making.derived, commits, prepared.target_batch, prepared.derived)
                     commits = self._target_retry.for_spark(derived)
-                    # Tasks on other machines read these new segments from this machine.
+                    # Tasks on other machines need this machine's address to read the new segments.
                     commits = [replace(work, segments=self._planner.located(work.segments)) for work in commits]
                     targets = [work.target for work in commits]
                     prepared.staged.update(self._target_retry(targets, partial(self._sink.stage, commits)))
@@ -226,7 +228,7 @@ class EpochWriter:
         """Make the epoch visible in every target that takes part, and record it."""
         started = self._ports.threads.now_s()
         reach("before_commit")
-        # A sink that the successor has not written to yet cannot know that there is one.
+        # The sink cannot fence this driver before a newer driver has written to it.
         self._store.generations.require_driver(self._ports.generation, f"the commit of epoch {prepared.manifest.epoch}")
         self._count_bad_rows(prepared)
         self._commit_tables(prepared)
@@ -257,7 +259,7 @@ class EpochWriter:
         staging_s: float = 0.0,
         commit_s: float = 0.0,
     ) -> None:
-        """Record the epoch, which every target that takes part holds, and tell its figures."""
+        """Record the epoch, which every target that takes part holds, and report its statistics."""
         targets = self._planner.targets(manifest)
         took = self._parked.taking_part(manifest, targets)
         taken = {source for name, sources in took.items() if table_of(name) is None for source in sources}
@@ -282,7 +284,7 @@ class EpochWriter:
             return
         parts = [w for w in prepared.sources if self._parked.takes_part(w.target, w.source, prepared.manifest)]
         for source, error in known.add(parts, prepared.exact).items():
-            # Its targets have the epoch already, but the next epoch could not be made exact for them.
+            # The targets have this epoch already, but the next one could not be made exact for them.
             for target, sources in self._planner.targets(prepared.manifest).items():
                 if source in sources and table_of(target) is None:
                     self._park(target, prepared.manifest, error)
@@ -300,7 +302,7 @@ class EpochWriter:
         self._notify(prepared, prepared.derived.bad_rows())
 
     def _notify(self, prepared: PreparedEpoch, tables: Collection[TableId]) -> None:
-        """Keep and count the rows that the epoch leaves out, and tell of those of `tables`."""
+        """Keep and count the rows that the epoch leaves out, and report those of `tables`."""
         self.dead_letters.keep(prepared.manifest.epoch)
         lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
         if not lost:
@@ -315,12 +317,12 @@ class EpochWriter:
             )
 
     def _commit_tables(self, prepared: PreparedEpoch) -> None:
-        """Commit all tables; when some fail the others still finish, and the first error is raised.
+        """Commit all tables. If some fail, the others still finish, and then the first error is raised.
 
-        A table whose rows refer to rows of another table, or are referred to, is retried after the others.
+        A table that is refused because of a foreign key is retried after the others.
         """
         commits = [work for work in self.taking_part(prepared, prepared.commits) if work.target in prepared.staged]
-        # The largest first, so that the last one to finish takes little time.
+        # The largest tables come first, so that no thread is left with a large one at the end.
         ordered = sorted(commits, key=lambda work: -work.input_bytes)
         while ordered:
             refused = self._commit_at_once(prepared, ordered)
@@ -335,7 +337,7 @@ class EpochWriter:
     def _commit_at_once(
         self, prepared: PreparedEpoch, commits: Sequence[TableCommit]
     ) -> list[tuple[TableCommit, TableRefusedError]]:
-        """Commit `commits`, a few concurrently; return those that were refused, and why."""
+        """Commit `commits`, several concurrently. Return those that were refused, with the error."""
         refused = []
         with self._ports.threads.pool(COMMIT_THREADS, "table") as pool:
             pending: dict[Future[None], TableCommit] = {
@@ -353,7 +355,7 @@ class EpochWriter:
         return refused
 
     def taking_part(self, prepared: PreparedEpoch, commits: Sequence[TableCommit]) -> list[TableCommit]:
-        """Return those of `commits` whose targets were not parked meanwhile."""
+        """Return those of `commits` whose targets have not been parked."""
         part = self._parked.taking_part(prepared.manifest, self._planner.targets(prepared.manifest))
         return [work for work in commits if work.target in part]
 
@@ -368,7 +370,7 @@ class EpochWriter:
         def commit() -> None:
             nonlocal work
             if not staged:
-                # A failed commit may have used up the staged files; steps that the target has already are skipped.
+                # A failed commit may have used up the staged files. Steps that the target already holds are skipped.
                 staged.append(self._sink.stage([work])[work.target])
             self._sink.commit(work, staged.pop())
 
@@ -389,7 +391,7 @@ class EpochWriter:
     def _park(self, target: TableId, manifest: Manifest, error: TableRefusedError) -> None:
         reach("before_park")
         sources = {*self._planner.targets(manifest).get(target, ()), *self._planner.sources_of(target)}
-        # A blocked target was already waited for once.
+        # A blocked target is not retried, because the retries were just used up.
         held = self.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
         self._parked.park(target, sources, manifest, error, held)
 
@@ -406,7 +408,7 @@ class EpochWriter:
 
 
 def _only(manifest: Manifest, tables: Collection[TableId]) -> Manifest:
-    """The part of an epoch that is of `tables`."""
+    """Return the manifest with the parts and segments of `tables` only."""
     segments = tuple(segment for segment in manifest.segments if segment.table in tables)
     return replace(manifest, tables={t: part for t, part in manifest.tables.items() if t in tables}, segments=segments)
 
@@ -414,7 +416,10 @@ def _only(manifest: Manifest, tables: Collection[TableId]) -> Manifest:
 def _refusing(
     pool: Executor, commits: Sequence[TableCommit], act: Callable[[TableCommit], None]
 ) -> list[tuple[TableCommit, TableRefusedError]]:
-    """Do `act` for all `commits` in `pool`; return those that are refused, and why. The first other error is raised."""
+    """Call `act` for all `commits` in `pool`.
+
+    Return those that are refused, with the error. Raises the first other error.
+    """
     refused = []
     for work, done in [(work, pool.submit(act, work)) for work in commits]:
         try:
@@ -425,19 +430,19 @@ def _refusing(
 
 
 def _named(commits: Sequence[TableCommit]) -> str:
-    """The targets that are staged together, for people: the largest, and how many others."""
+    """Return a text about the targets of `commits`: the largest one, and the number of others."""
     largest = str(max(commits, key=lambda work: work.input_bytes).target)
     return largest if len(commits) == 1 else f"{largest} and {len(commits) - 1} more"
 
 
 def _part(manifest: Manifest, commits: Sequence[TableCommit]) -> EpochPart:
-    """The part of an epoch that goes through `commits`."""
+    """Return the part of an epoch that `commits` have, for the activity tracker."""
     rows = sum(segment.rows for work in commits for segment in work.segments)
     return EpochPart(manifest.epoch, rows, sum(work.input_bytes for work in commits), len(commits))
 
 
 def _followed(commits: Sequence[TableCommit]) -> tuple[FollowedChange, ...]:
-    """Return the schema changes that came with the epoch, without the creation of tables."""
+    """Return the schema changes of `commits`, without the creation of tables."""
     changed = []
     for work in commits:
         names = tuple(named_change(change) for change in work.changes if not isinstance(change, CreateTableEvent))
@@ -447,5 +452,7 @@ def _followed(commits: Sequence[TableCommit]) -> tuple[FollowedChange, ...]:
 
 
 def by_changes(commits: Sequence[TableCommit]) -> tuple[list[TableCommit], list[TableCommit]]:
-    """Return the tables that may be staged during other commits, and those that wait for their schema change."""
+    """Return the commits that may be staged during the previous epoch's commit, and those that must wait for a schema
+    change.
+    """
     return [work for work in commits if not work.changes], [work for work in commits if work.changes]

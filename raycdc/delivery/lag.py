@@ -1,9 +1,9 @@
 """Computes how far the sink is behind the source, even while the source is idle.
 
-Readers report up to which time they have seen their source (`raycdc.source.protocol.metrics.LogMetrics.seen_ms`). All
-changes up to then are in the epoch that was open, or in an earlier one; once the sink holds that epoch, it is as
-current as that time. While no reader has unread changes and no epoch is on its way, the sink is as current as the
-readers.
+Readers report the time up to which they have seen their source (`raycdc.source.protocol.metrics.LogMetrics.seen_ms`).
+All changes until that time are in the epoch that was open then, or in an earlier one. Once the sink holds that epoch,
+it is current up to that time. While no reader has undelivered changes and no epoch is being written, the sink is as
+current as the readers.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from collections.abc import Iterator
 
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 
-#: Epochs on their way at once are fewer.
+#: The most epochs that are remembered; fewer are being written at a time.
 EPOCHS_MAX = 64
 
 
 class Lag:
-    """The lag of one run. Thread-safe: statuses come from the watching thread, commits from the epoch loop's."""
+    """The lag of one run. Thread-safe: the watching thread reports statuses, and the epoch loop's threads report
+    commits.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held_ms: int | None = None
-        #: For each epoch, the time up to which the source had been seen before the epoch was cut.
+        #: For each epoch, the time up to which the source was seen before the epoch was cut.
         self._seen: dict[int, int] = {}
         self._generation = 0
 
@@ -31,24 +33,24 @@ class Lag:
         return f"Lag(held up to {self._held_ms})"
 
     def poll(self, status: JobStatus, now_ms: int) -> None:
-        """A status of the source side, which is as old as its readers' last heartbeats."""
+        """Process a status of the source side, which is as old as its readers' last heartbeats."""
         with self._lock:
             self._poll(status, now_ms)
 
     def committed(self, epoch: int) -> None:
-        """The sink holds everything up to `epoch`."""
+        """Note that the sink holds all epochs up to `epoch`."""
         with self._lock:
             for done in [number for number in self._seen if number <= epoch]:
                 self._hold(self._seen.pop(done))
 
     def behind_ms(self, now_ms: int) -> int | None:
-        """Now minus the time up to which the source is in the sink; None while that is not known."""
+        """Return how far the sink is behind the source at `now_ms`, in milliseconds; None while that is unknown."""
         with self._lock:
             return None if self._held_ms is None else max(0, now_ms - self._held_ms)
 
     def _poll(self, status: JobStatus, now_ms: int) -> None:
         if status.generation != self._generation:
-            # A new coordinator continues from the last sealed epoch and reads everything since then again.
+            # A new coordinator continues after the last sealed epoch and reads all later changes again.
             self._generation, self._seen = status.generation, {}
         times = list(_seen(status.readers, now_ms))
         if not times:

@@ -1,4 +1,4 @@
-"""The epoch loop's reports: a committed epoch's figures, the result of its start, and the outlook of a start."""
+"""The epoch loop's reports: statistics of a committed epoch, the result of recovery, and the forecast of a start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raycdc.state.manifests.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class FollowedChange:
-    """Changes of a table's schema that came to `target` with an epoch, as ``add_column note``: names only."""
+    """Schema changes of `table` that an epoch applied to `target`, such as ``add_column note``, without values."""
 
     table: str
     target: str
@@ -20,8 +20,9 @@ class FollowedChange:
 
 @dataclass(frozen=True, slots=True)
 class EpochStatistics:
-    """Figures of one committed epoch, of the tables that a target took. `staging_s` overlaps the commit of the epoch
-    before.
+    """The statistics of one committed epoch, for the tables that a target took.
+
+    `staging_s` overlaps the previous commit.
     """
 
     epoch: int
@@ -33,7 +34,7 @@ class EpochStatistics:
     sealed_ms: int
     watermark_ms: int | None
     final: bool
-    #: For each table with left-out rows, their number so far.
+    #: The number of rows left out so far, for each table that has any.
     bad_rows: Mapping[str, int] = field(default_factory=dict)
     schema_changes: tuple[FollowedChange, ...] = ()
     engines: EngineRows = NO_ENGINE_ROWS
@@ -53,7 +54,7 @@ class EpochStatistics:
         staging_s: float,
         commit_s: float,
     ) -> EpochStatistics:
-        """The figures of `manifest`, which was recorded at `committed_ms`."""
+        """Return the statistics of `manifest`, which was recorded at `committed_ms`."""
         rows = dict.fromkeys(map(str, manifest.tables), 0)
         for segment in manifest.segments:
             rows[str(segment.table)] += segment.rows
@@ -76,8 +77,8 @@ class EpochStatistics:
 class Recovery:
     """The result of `EpochLoop.recover`.
 
-    It lists the epochs that were recorded, replayed, dropped, and completed for targets whose tables are resnapshotted.
-    Reading goes on after `epoch`.
+    It lists the epochs that were recorded, replayed, dropped, and frozen: completed for some targets, while the tables
+    of others are resnapshotted. Reading goes on after `epoch`.
     """
 
     epoch: int
@@ -89,8 +90,10 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """The result of `EpochLoop.look`: the targets that a start would park, and why; and the nodes that were not asked
-    for the segments that it would need.
+    """The result of `EpochLoop.inspect`.
+
+    `parked` are the targets that a start would park, with the reason. `unasked` are the nodes that have needed segments
+    and were not contacted.
     """
 
     parked: Mapping[str, str] = field(default_factory=dict)

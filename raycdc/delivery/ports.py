@@ -1,6 +1,6 @@
-"""The parts that an epoch loop is given: by a driver, by `check`, or by a test.
+"""The inputs of an epoch loop, as a driver, ``raycdc check`` or a test supplies them.
 
-They say where tables go and what their rows become on the way.
+They contain the routes of tables, and the parts that transform rows on their way to the targets.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from raycdc.state.drivers.generations import OwnGeneration
 from raycdc.state.manifests.manifest import Manifest, Segment
 from raycdc.transform import ResolvedTransform, TransformedTables
 
-if TYPE_CHECKING:  # Delta's libraries are loaded by pipelines that keep known rows alone.
+if TYPE_CHECKING:  # Only pipelines with a row store need Delta's libraries.
     from raycdc.delivery.rows.row_store import RowStore
 
 
 class Derives(Protocol):
-    """The maker of derived segments (`raycdc.spark.derive.Deriver`)."""
+    """The interface of the maker of derived segments (`raycdc.spark.derive.Deriver`)."""
 
     def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[FilteredSegment]:
         """Return for each segment its derived segment and the rows left out of it. Blocks."""
@@ -44,28 +44,28 @@ class Derives(Protocol):
 
 
 class Joins(Protocol):
-    """The maker of joined segments (`raycdc.delivery.lookup.Joiner`)."""
+    """The interface of the maker of joined segments (`raycdc.delivery.lookup.Joiner`)."""
 
     def __call__(
         self, segments: Sequence[Segment], made: Sequence[FilteredSegment], resolved: ResolvedTransform, epoch: int
     ) -> list[FilteredSegment]:
-        """The segments `made` of each segment, joined by the lookups of their rows. Blocks."""
+        """Return each of the transformed segments `made`, joined by the lookups of its rows. Blocks."""
 
     def forget(self, epoch: int) -> None:
-        """An epoch is recorded."""
+        """Delete the joined segments of `epoch`, which is recorded."""
 
     def sweep(self, committed: int) -> None:
-        """Delete files left by epochs up to `committed`."""
+        """Delete files that are left from epochs up to `committed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The targets and the transformation of rows on their way to them.
+    """The routes of tables to targets, and the parts that transform rows on their way.
 
-    `upsert` is True if the sink updates rows; `no_merging` says why several tables cannot go to one target, or is
+    `upsert` is True if the sink updates rows. `no_merging` is the reason why several tables cannot go to one target, or
     empty. A row passes these parts in order: `known` makes changes exact, `deriver` applies transforms, `joiner` adds
-    looked-up columns, and `bad_row_filter` removes rows that the target cannot hold. `records` says what happens to bad
-    rows. `log` knows which engine's tasks wrote the rows.
+    looked-up columns, and `bad_row_filter` removes rows that the target cannot hold. `records` is the policy for bad
+    rows. `log` records which engine's tasks wrote the rows.
     """
 
     router: Router
@@ -93,17 +93,17 @@ def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
 class EpochPorts:
     """The inputs and outputs of an epoch loop, and its two policies.
 
-    The policy `routing` says which targets tables go to; `parking` says which refusals do not end the run, and reports
-    them (by default none is parked).
+    The policy `routing` says to which targets tables go. The policy `parking` says which refusals park a target instead
+    of ending the run, and reports them (by default none is parked).
 
-    `generation` returns the driver's own generation, which rises when its coordinator had to be replaced
+    `generation` returns the driver's own generation, which rises when its coordinator was replaced
     (`raycdc.state.drivers.driver_generation`). `next_sealed(after, timeout_s)` returns the first sealed epoch greater
     than `after`, or None after the timeout; it may raise to end the loop. `on_committed` is called after each record,
-    in order, on a thread of the loop. `request_resnapshot` asks durably for new snapshots of source tables whose rows
+    in order, on a thread of the loop. `request_resnapshot` durably requests new snapshots of source tables whose rows
     of an epoch are lost (the text says why), or raises if that is impossible. `access` returns how segments are reached
-    now. `threads` run the loop's stages and commits, and `tracker` shows what they are doing. `copies` has segments of
-    lost nodes. `read_by` returns which engine's readers sealed the epochs of a generation, or None for an earlier
-    run's.
+    now. `threads` runs the loop's stages and commits, and `tracker` shows what they are doing. `copies` restores
+    segments of lost nodes. `read_by` returns which engine's readers sealed the epochs of a generation, or None for an
+    earlier run's.
     """
 
     generation: Callable[[], OwnGeneration]

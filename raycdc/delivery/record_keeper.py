@@ -1,6 +1,7 @@
-"""Writes the commit record: what each target holds, which targets are parked, and where their rows come from.
+"""Writes commit records: what each target holds, which targets are parked, and which source tables their rows come
+from.
 
-One writer belongs to one epoch loop. It reads the newest record when it is made and writes each later one.
+One writer belongs to one epoch loop. It reads the newest record when it is created, and writes each later one.
 
 Row stores (`raycdc.delivery.rows.row_store`) are counted in the record as additional targets. The row store of
 ``shop.orders`` has the name ``known rows of shop.orders``, which no target can have.
@@ -23,25 +24,25 @@ from raycdc.state.parked import ParkedTarget
 from raycdc.state.recovery import STEP_LAST
 from raycdc.state.store import CheckpointStore, CommitRecord, RoutedTarget
 
-#: The folder of known rows below the state.
+#: The folder of row stores below the state.
 KNOWN = "known"
 
 
 def slot_of(table: TableId) -> TableId:
-    """The slot of the known rows of `table`."""
+    """Return the name of the row store of `table` among the targets of a record."""
     return TableId(f"{ROW_STORE_OF}{table.db}", table.table)
 
 
 def table_of(slot: TableId) -> TableId | None:
-    """Return the inverse of `slot_of`; None if `slot` is the name of a target."""
+    """Return the table whose row store has the name `slot`; None if `slot` is the name of a target."""
     return TableId(slot.db.removeprefix(ROW_STORE_OF), slot.table) if slot.db.startswith(ROW_STORE_OF) else None
 
 
 class CommitRecordWriter:
-    """The writer of commit records; see the module's docstring.
+    """Writes commit records; see the module's docstring.
 
-    `on_parked` is called once for each target that a new record says is parked. The source learns of those in the first
-    record when it starts.
+    `on_parked` is called with the targets that a new record parks, once for each. The source reads the parked targets
+    of the first record itself when it starts.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class CommitRecordWriter:
         self._on_parked = on_parked
         self._epoch = record.epoch if record else 0
         self._vectors: dict[str, tuple[int, int]] = {**record.tables, **record.known} if record else {}
-        #: Those of known rows among them.
+        #: The names of row stores among them.
         self._slots: set[str] = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
         self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
-        #: For each reported target, the time since when it is parked.
+        #: The time since when each reported target is parked.
         self._reported = {name: entry.since_ms for name, entry in parked.entries.items()}
 
     def __repr__(self) -> str:
@@ -70,12 +71,12 @@ class CommitRecordWriter:
 
     @property
     def epoch(self) -> int:
-        """The last epoch that is recorded; 0 when none is."""
+        """Return the last epoch that is recorded; 0 if there is none."""
         return self._epoch
 
     @property
     def vectors(self) -> Mapping[str, tuple[int, int]]:
-        """The (epoch, step) of each target that was ever written, known rows among them."""
+        """Return the (epoch, step) of each target that was ever written, row stores included."""
         return self._vectors
 
     @property
@@ -84,11 +85,11 @@ class CommitRecordWriter:
         return {TableId.parse(name) for name, route in self._routes.items() if len(route.sources) > 1}
 
     def described(self, target: TableId) -> RoutedTarget | None:
-        """The record's description of `target`; None if it has none."""
+        """Return the record's description of `target`; None if it has none."""
         return self._routes.get(str(target))
 
     def sources_of(self, target: TableId) -> tuple[TableId, ...]:
-        """Return the source tables of `target`, including those that wait while it is parked."""
+        """Return the source tables of `target`, including those that are parked with it."""
         route, parked = self._routes.get(str(target)), self._parked.entries.get(str(target))
         names = [*(route.sources if route is not None else ()), *(parked.sources if parked is not None else ())]
         return tuple(map(TableId.parse, dict.fromkeys(names))) or (target,)
@@ -102,7 +103,7 @@ class CommitRecordWriter:
     def complete(
         self, manifest: Manifest, targets: Mapping[TableId, tuple[TableId, ...]], routes: Mapping[str, RoutedTarget]
     ) -> int:
-        """Record that `targets`, as far as they take part, hold the epoch. Returns when that was, in milliseconds."""
+        """Record that those `targets` that take part hold the epoch. Return the time of the record in milliseconds."""
         part = self._parked.taking_part(manifest, targets)
         self._vectors.update({str(target): (manifest.epoch, STEP_LAST) for target in part})
         self._slots.update(str(target) for target in part if table_of(target) is not None)
@@ -114,9 +115,9 @@ class CommitRecordWriter:
         return now_ms
 
     def _describe(self, routes: Mapping[str, RoutedTarget], part: Collection[TableId]) -> None:
-        """Note how the epoch leaves its targets.
+        """Note the columns of the epoch's targets after the epoch.
 
-        A target outside of `part` refused the epoch, but may have some of its columns; without an earlier epoch its
+        A target outside of `part` refused the epoch, but may have some of its columns. If it has no earlier epoch, its
         `schema` stays empty.
         """
         for name, target in routes.items():
@@ -126,7 +127,7 @@ class CommitRecordWriter:
                 self._routes[name] = self._routes.get(name, replace(target, schema="")).refusing(target)
 
     def write_again(self) -> None:
-        """Replace the record of the last epoch, after targets were parked or removed."""
+        """Replace the record of the last epoch, because targets were parked or removed."""
         self._write(self._epoch)
 
     def report_nothing_of(self, targets: Mapping[str, ParkedTarget]) -> None:
@@ -134,7 +135,7 @@ class CommitRecordWriter:
         self._reported |= {name: entry.since_ms for name, entry in targets.items()}
 
     def _write(self, epoch: int) -> int:
-        """Write the record; again when the generation rose in our own hands at that very moment."""
+        """Write the record. Repeat that if the driver's own generation rose during the write."""
         now_ms = time.time_ns() // 1_000_000
         tables = dict(self._vectors)
         known = {name: tables.pop(name) for name in sorted(self._slots)}

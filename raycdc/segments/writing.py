@@ -3,7 +3,9 @@
 Called by source readers, on the reader's own thread. A segment has its name only when it is complete and synced. Until
 then its name is ``NAME.open``, and the owner of the spool may delete it at the start. Segments are uncompressed, so
 that the reading task maps the file and copies nothing. They are files, so that they survive the process that wrote
-them. `MadeSegments` is the folder of segments that were made from others, by expressions or by leaving out bad rows.
+them.
+
+`MadeSegments` is the folder of segments that were made from others, by expressions or by leaving out bad rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The interface of a sink: a store that holds each epoch exactly once, and reports which ones it holds.
+"""The interface of a sink: a store that holds each epoch exactly once, and reports which epochs it holds.
 
-Called by the epoch loop on the driver (`raycdc.delivery.epoch_loop`). The order for a table in an epoch is
+Called by the epoch loop on the driver (`raycdc.delivery.epoch_loop`). The calls for a table in an epoch are
 ``apply_schema (when it has changes) → stage → commit``. `stage` of epoch e+1 runs while e commits; `commit` of
 different targets may run concurrently on several threads, but never concurrently for one target.
 
@@ -50,23 +50,23 @@ __all__ = [
     "TargetShape",
 ]
 
-#: The two contents of a target: the present rows of the table, or every change of it.
+#: What a target contains: the present rows of the table, or every change of it.
 UPSERT = "upsert"
 CHANGELOG = "changelog"
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One table's part of one epoch: schema in force, changes to apply first, rows to write.
+    """One table's part of one epoch: the schema, the changes to apply first, and the rows to write.
 
     `segments` are in order of `_seq`. `merged` are the source tables of the target if routes merge several, or the one
-    table whose rows get another key by a transform (else empty): a sink that updates rows must then ensure that no key
-    comes from two of them, or from two rows of the one, and declares that with `merges_sources`. `beginning` are those
-    of which the target has no row yet, so that truncating them removes nothing. `source` is the only source table, or
-    the first. `positions` are the source positions after the epoch, written in the sink's transaction for people to
-    see. `layout` is the target's layout, one that the sink's configuration allows (`no_layout`). `made` are columns
-    that the source does not have under that name: computed, constant, renamed or looked up. `replaces`: the user
-    requested that this epoch, which begins the table, replaces any existing target.
+    table whose rows get another key by a transform; otherwise it is empty. A sink that updates rows must then refuse a
+    key that comes from two tables, or from two rows of the one table; `merges_sources` declares that it can.
+    `beginning` are those of `merged` of which the target has no row yet, so that truncating them removes nothing.
+    `source` is the only source table, or the first. `positions` are the source positions after the epoch, which are
+    written in the sink's transaction for people to see. `layout` is the target's layout, which the sink's configuration
+    allows (`no_layout`). `made` are columns that the source does not have under that name: computed, constant, renamed
+    or looked up. `replaces`: the user requested that this epoch, which begins the table, replaces any existing target.
     """
 
     epoch: int
@@ -89,22 +89,22 @@ class TableCommit:
 
 
 def ignore_text(text: str) -> None:
-    """Ignore a message: the default where no messages are shown."""
+    """Ignore a message. This is the default if no messages are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """The context given to a sink once: the identity that its commits carry and the means to run its tasks.
+    """The context that a sink gets once: the identity that its commits carry, and the means to run its tasks.
 
     `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s, in Spark or in
-    this process, and `parallelism` is the useful number of concurrent ones. `schema_change` is how targets follow
-    schema changes of the source's tables, `left_out` the types of changes that they ignore. `access` is how tasks reach
-    segments. `session` returns the SparkSession, or is None if the pipeline runs without Spark. `from_bytes`: tasks
-    must write rows of this size and more; below it, the sink may choose (None: it may always choose). `order_by` names
-    the column whose greatest value wins among the rows of a key, and is given to sinks that `keeps_greatest` only.
-    `private` is a folder for secrets that tasks need and that must not be in their arguments (empty: the system's
-    temporary folder). `storage` has the settings of object stores, for a sink whose location is a URL. `warn` shows a
-    warning to people, and may be called by any thread.
+    this process, and `parallelism` is the useful number of concurrent tasks. `schema_change` says how targets follow
+    schema changes of the source's tables, and `left_out` which types of changes they ignore. `access` is how tasks
+    reach segments. `session` returns the SparkSession, or is None if the pipeline runs without Spark. `from_bytes`:
+    rows of this total size or more must be written by tasks; below it, the sink may choose (None: it may always
+    choose). `order_by` names the column whose greatest value wins among the rows of a key; only sinks that
+    `keeps_greatest` get it. `private` is a folder for secrets that tasks need and that must not be in their arguments
+    (empty: the system's temporary folder). `storage` has the settings of object stores, for a sink whose location is a
+    URL. `warn` shows a warning to people, and may be called by any thread.
     """
 
     app_id: str
@@ -124,11 +124,13 @@ class SinkContext:
 
     @property
     def spark(self) -> Any:
-        """The SparkSession; None if the pipeline runs without Spark. May block: a run begins before Spark is up."""
+        """Return the SparkSession; None if the pipeline runs without Spark. Blocks until Spark is up."""
         return None if self.session is None else self.session()
 
     def without_tasks(self, size: int, most: int) -> bool:
-        """Return True if the calling thread may write rows of `size` bytes. The sink wants that up to `most`."""
+        """Return True if the calling thread may write rows of `size` bytes, which the sink prefers for up to `most`
+        bytes.
+        """
         return size <= most and (self.from_bytes is None or size < self.from_bytes)
 
     @property
@@ -137,18 +139,20 @@ class SinkContext:
 
     @property
     def rules(self) -> ChangeRules:
-        """The rules by which targets follow schema changes."""
+        """Return the rules by which targets follow schema changes."""
         return ChangeRules(self.upsert, self.schema_change, self.left_out)
 
     def table_input(self, work: TableCommit, inputs: Sequence[Input] | None = None) -> TableInput:
-        """The part of every stage task that reads segments of a table: `inputs`, or all of the epoch's."""
+        """Return the input of a stage task: the batches `inputs` of a table's segments, or all of the table's in the
+        epoch.
+        """
         given = map(Input, work.segments) if inputs is None else inputs
         return TableInput(tuple(given), work.schema, self.access)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetShape:
-    """The shape of a target: its columns, those of a changelog among them, its key and its layout."""
+    """A target as it would be created: its columns (those of a changelog included), its key and its layout."""
 
     name: TableId
     columns: tuple[Column, ...]
@@ -157,27 +161,25 @@ class TargetShape:
 
 
 class Sink(ABC):
-    """The interface of a sink; see the module's docstring.
-
-    Every method may block; errors are `SinkError` with the table in the text.
+    """The interface of a sink; see the module's docstring. Every method may block. Errors are `SinkError`, and name the
+    table.
 
     `raycdc.sinks.steps.ExactlyOnceSink` implements all of it except the verbs of one kind of target. Implement `Sink`
-    itself only if the driver cannot read from a target what it holds (Kafka), or if a target keeps no record (the
-    console).
+    itself only if the driver cannot read a target's commit record (Kafka), or if a target keeps none (the console).
     """
 
     #: The values of ``sink.write`` that the sink supports; the first is its default.
     writes: ClassVar[tuple[str, ...]]
-    #: False for a sink without a memory (the console): its content is never read.
+    #: False for a sink that cannot report what it holds (the console); its content is never read.
     durable: ClassVar[bool] = True
     #: True if rows of several source tables may go to one upsert target, because the sink detects a key that comes from
     #: two of them.
     merges_sources: ClassVar[bool] = False
     #: True if the sink keeps a row whose value of ``source.order_by`` is greater than that of the new row.
     keeps_greatest: ClassVar[bool] = False
-    #: True if new targets share nothing and need not exist for staging no rows. Several threads may then call
-    #: `apply_schema` for one target each, and `commit` alone creates a target without rows. This creates hundreds of
-    #: targets faster if each waits for a disk. False if they are created in a shared store, such as a database.
+    #: True if targets can be created concurrently, by several threads that each call `apply_schema` for one target. A
+    #: target without rows is then created by its `commit`. This creates hundreds of targets faster if each waits for a
+    #: disk. False if targets are created in a shared store, such as a database.
     makes_at_once: ClassVar[bool] = False
     #: True if a commit with `replaces` puts an empty target in place of any existing one.
     can_replace: ClassVar[bool] = False
@@ -187,27 +189,30 @@ class Sink(ABC):
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         """Return the findings about the target's server or catalog before a run of `pipeline`, for ``raycdc check``.
 
-        Called before `open`. `targets` are those known now; a finding with `parks` means that no target can have that
-        name. A sink of files returns its folder in `SinkConfig.folder` instead; `check` and `run` then refuse a folder
-        that cannot be written.
+        Called before `open`. `targets` are the targets known so far. A finding with `parks` means that no target can
+        have that name. A sink of files returns its folder in `SinkConfig.folder` instead; `check` and `run` then refuse
+        a folder that cannot be written.
         """
         return []
 
     def statement(self, target: TargetShape) -> str:
-        """The statement that makes such a target, as ``raycdc plan`` shows it; empty if there is nothing like it.
+        """Return the statement that creates such a target, as ``raycdc plan`` shows it; empty if there is no such
+        statement.
 
-        Pure. The server may get it in other words, with the settings of raycdc's own bookkeeping.
+        Pure. The statement that the sink executes may differ, and has properties for raycdc's own bookkeeping.
         """
         return ""
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:
-        """Connect and check; called once before anything else."""
+        """Connect, and check what can be checked. Called once before all other methods but `check` and `statement`."""
 
     @abstractmethod
     def inspect(self, context: SinkContext) -> None:
-        """Instead of `open`, with its errors, and nothing is changed: ``raycdc check`` asks whether a run could begin.
-        Only `committed`, `require_free` and `close` follow.
+        """Connect like `open`, with its errors, but change nothing. ``raycdc check`` calls it to see if a run could
+        begin.
+
+        Only `committed`, `require_free` and `close` are called afterwards.
         """
 
     @abstractmethod
@@ -219,54 +224,62 @@ class Sink(ABC):
 
     @abstractmethod
     def committed(self, target: TableId) -> CommitVector | None:
-        """The vector that `target` holds of this pipeline (by `app_id`); None when none. Reads the
-        sink, never a cache.
+        """Return the vector of this pipeline (by `app_id`) that `target` holds; None if there is none.
+
+        Reads the sink, never a cache.
         """
 
     def unfit(self, targets: Sequence[TableId]) -> Mapping[TableId, TableRefusedError]:
-        """Return those `targets` that another client changed so that their next commit would be refused, and why.
+        """Return those `targets` whose next commit would be refused because another client changed them, with the
+        error.
 
-        Called at each start for targets that hold what the record says, even if they get no rows for a long time.
-        Changes nothing.
+        Called at each start for targets that hold what the commit record says, because such a target may get no rows
+        for a long time. Changes nothing.
         """
         return {}
 
     def blocked(self, target: TableId, *, wholly: bool = False) -> str:
-        """Return who has this target locked, as a sentence for people; empty if it is not locked, or unknown.
+        """Return a sentence that says who has this target locked; empty if it is not locked, or if that is unknown.
 
         `wholly`: only locks that prevent all writes count. Called for a target after minutes of `SinkLockedError`, and
-        (`wholly`) for others, which go on if they are not locked.
+        (`wholly`) for other targets, to see if they can be written.
         """
         return ""
 
     @abstractmethod
     def apply_schema(self, work: TableCommit) -> None:
-        """Create the target or apply ``work.changes`` to it. Idempotent: it depends on what the sink has."""
+        """Create the target or apply ``work.changes`` to it.
+
+        Idempotent: does nothing if the target already holds this step.
+        """
 
     @abstractmethod
     def stage(self, commits: Sequence[TableCommit]) -> Mapping[TableId, Any]:
-        """Write all tables' rows where readers of the target do not see them; returns what `commit` needs."""
+        """Write the rows of all `commits` where readers of the targets do not see them.
+
+        Return what `commit` needs, by target.
+        """
 
     def unrepresentable(self, work: TableCommit, rows: pa.RecordBatch) -> pa.Array:
-        """Return for each of `rows`, with the columns of ``work.schema``, why the target can never hold it, or null.
+        """Return for each of `rows`, with the columns of ``work.schema``, the reason why the target can never hold it,
+        or null.
 
         The reason begins with the column and quotes no value. Called only after the sink refused a value of the target
         (`ValueRefusedError`), so that the row can be named, or left out according to ``pipeline.on_bad_record``. The
-        same value must always get the same result. A sink that does not know returns null for every row; the table is
-        then parked.
+        same value must always get the same result. If it returns null for every row, the table is parked.
         """
         return pa.nulls(rows.num_rows, pa.string())
 
     @abstractmethod
     def commit(self, work: TableCommit, staged: Any) -> None:
-        """Make the rows of `work` visible together with its vector; steps the target holds already are skipped."""
+        """Make the rows of `work` visible together with its vector. Skips steps that the target already holds."""
 
     @abstractmethod
     def tombstone(self, work: TableCommit) -> None:
         """Write an empty commit at `STEP_TOMBSTONE` of the epoch, so that a suspended driver cannot commit it later.
 
-        `work` has no segments; its schema serves a target that does not exist yet.
+        `work` has no segments. Its schema is for a target that does not exist yet.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Let go of connections; staged files that were not committed may stay for the next start to remove."""
+        """Close connections. Staged files that were not committed may remain, and the next start removes them."""

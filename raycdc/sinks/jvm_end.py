@@ -1,8 +1,8 @@
 """Detects whether a call to Spark failed because its JVM has ended, and why it ended.
 
-Used by callers of a session (`raycdc.sinks.delta.spark_merge`, `raycdc.spark`). A JVM that ends first breaks its
-connections, and its process ends a moment later: a check without delay would take this for an error of the work, which
-ends the run. Work of a lost JVM can be repeated in another session, so such an error is retried.
+Used by callers of a session (`raycdc.sinks.delta.spark_merge`, `raycdc.spark`). When a JVM ends, its connections break
+first and its process ends a moment later. A check without delay would take the broken connection for an error of the
+work, which ends the run. If the JVM ended, the work is repeated in another session.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ from typing import Any
 
 from raycdc.errors import SparkLostError
 
-#: Begins the words about a JVM that ended.
+#: The beginning of the message about a JVM that ended.
 LOST = "Spark is gone: its JVM ended."
-#: Part of messages about a JVM without memory.
+#: The part of the message about a JVM that ran out of memory.
 MEMORY = 'It had no memory left: set "spark.driver.memory" in spark.conf to more than it has (2g where nothing is set).'
-#: How long a process may take to end after its connections broke, or after it reported that it has no memory: Spark
-#: runs its own hooks first.
+#: How long the process may take to end after its connections broke, or after it ran out of memory, because Spark first
+#: runs its shutdown hooks.
 ENDS_S = 20.0
-#: Exit codes of a JVM without memory: with ``-XX:+ExitOnOutOfMemoryError``, and of Spark (`SparkExitCode.OOM`).
+#: Exit codes of a JVM that ran out of memory: of Java with ``-XX:+ExitOnOutOfMemoryError``, and of Spark
+#: (`SparkExitCode.OOM`).
 _NO_MEMORY = frozenset({3, 52})
 #: These texts do not prove that the JVM ended: py4j gives the second one for a missing class, too.
 _UNCLEAR = re.compile(r"java\.lang\.OutOfMemoryError|does not exist in the JVM")
-#: The whole text of py4j about a call whose connection broke; if Java answered with an error, a trace follows.
+#: The whole text of py4j's error for a call whose connection broke. For an error of Java, a trace follows this text.
 _UNANSWERED = re.compile(r"An error occurred while calling \S+")
 
 
 def exit_code(session: Any) -> int | None:
-    """Return the exit code of the JVM of `session`, negative for a signal; None if it lives or is not our process."""
+    """Return the exit code of the JVM of `session`, negative for a signal; None if it runs or is not a child of this
+    process.
+    """
     process = _process(session)
     return None if process is None else process.poll()
 
@@ -47,8 +50,8 @@ def words(code: int | None) -> str:
 def lost(session: Any, cause: BaseException) -> SparkLostError | None:
     """Return the error that the JVM of `session` is gone, if that explains `cause`; None if the JVM lives.
 
-    Blocks for at most `ENDS_S`, and only if `cause` may come from an end. A JVM that can no longer be reached but does
-    not end is killed.
+    Blocks for at most `ENDS_S`, and only if the end of a JVM may have caused `cause`. Kills a JVM that can no longer be
+    reached but does not end.
     """
     process = _process(session)
     if process is None:

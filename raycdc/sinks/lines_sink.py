@@ -1,7 +1,7 @@
-"""Sinks whose verbs load rows one by one: stage tasks write each work's rows as JSON lines into a folder.
+"""A base class for sinks that load rows one by one: stage tasks write each commit's rows as JSON lines into a folder.
 
-`LinesSink` is an `ExactlyOnceSink` with `prepare` and `after_commit` done, so that a sink supplies `opened` and the
-verbs of its `Target`, which read the rows with `staged_rows`.
+`LinesSink` implements `prepare` and `after_commit` of an `ExactlyOnceSink`. A sink supplies `opened` and the verbs of
+its `Target`, which read the rows with `staged_rows`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 
 #: The result of a commit's single task: the file that it wrote.
 StagedLines = list[LinesFile]
-#: A value that any database accepts.
+#: A value that every database accepts.
 Plain = str | int | float | bool | None
 
 
 class LinesSink(ExactlyOnceSink[TargetT]):
-    """See the module's docstring. Only for changelogs: the lines are the events of a work, in order."""
+    """A sink whose rows are staged as JSON lines; see the module's docstring.
 
-    #: A folder for staged files alone, which pipelines may share, on a disk that tasks and driver have.
+    Only for changelogs: the lines are events in order.
+    """
+
+    #: A folder for staged files only, on a disk that tasks and the driver share. Several pipelines may use it.
     staging: Path
 
     def prepare(self, work: TableCommit, batch: StageBatch) -> StagedLines:
@@ -34,7 +37,7 @@ class LinesSink(ExactlyOnceSink[TargetT]):
         return staged
 
     def after_commit(self, work: TableCommit, staged: StagedLines) -> None:
-        # Those of drivers that died are among them; later epochs may be staged already.
+        # Files of earlier drivers are deleted, too. Files of later epochs may already be staged.
         for path in self._files_of(work).glob("*.jsonl"):
             if int(path.stem.partition("-")[0]) <= work.epoch:
                 path.unlink(missing_ok=True)
@@ -44,9 +47,9 @@ class LinesSink(ExactlyOnceSink[TargetT]):
 
 
 def staged_rows(staged: StagedLines, names: Sequence[str]) -> Iterator[list[Plain]]:
-    """The staged rows in order, each as the values of its columns `names`.
+    """Yield the staged rows in order, each as the values of its columns `names`.
 
-    JSON documents and bytes come as JSON text, and integers of more than 64 bits as text, so that nothing is rounded.
+    JSON documents and bytes are JSON text, and integers of more than 64 bits are text, so that nothing is rounded.
     """
     for file in staged:
         with Path(file.path).open(encoding="utf-8") as lines:

@@ -13,7 +13,7 @@ version 4, and if the intent copies columns, version 5. A newer version is refus
 | demands | the columns that the pipeline made NOT NULL there | with the statement | the first NULL |
 
 An epoch may be dropped after its changes were made. The same changes then come again under another number, perhaps
-followed by more: they are planned from `Before`, and changes that are done already are skipped (`again`).
+followed by more: they are planned from `Before`, and changes that were already made are skipped (`again`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _WITHOUT_IDENTITY = 2
 
 @dataclass(frozen=True, slots=True)
 class Before(JsonObject):
-    """The target's columns and key before a change, and the present name of each column; None if it was dropped."""
+    """The target's columns and key before a change, and in `now` the present name of each column; None if it was
+    dropped.
+    """
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
@@ -47,22 +49,23 @@ class Before(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class Intent(JsonObject):
-    """The record of a target that a statement which commits by itself has changed, once the target bears `marker`."""
+    """The record that a target gets once it bears `marker`, which a statement that commits by itself leaves on it."""
 
     marker: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     before: Before
     demands: tuple[str, ...] = field(default=(), metadata=stored("demands", left_out=True))
-    #: New columns, each with that whose values it gets.
+    #: New columns, each with the column whose values it gets.
     copies: tuple[tuple[str, str], ...] = field(default=(), metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
-    """A target's row in the commit table. `created` says that this pipeline created or emptied the target, so that
-    a snapshot row cannot be in it yet; `columns` are the source's columns that the target has, none where the pipeline
-    never touched it.
+    """A target's row in the commit table.
+
+    `created` says that this pipeline created or emptied the target, so that it cannot contain a snapshot row yet.
+    `columns` are the source's columns that the target has; empty if the pipeline never changed it.
     """
 
     vector: CommitVector
@@ -74,12 +77,12 @@ class TargetRecord:
     identity: str = ""
     demands: tuple[str, ...] = ()
 
-    #: The columns of the commit table that say it, in the order of `row`.
+    #: The columns of the commit table, in the order of `row`.
     NAMES: ClassVar[tuple[str, ...]] = ("epoch", "step", "generation", "created", "columns", "key")
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> TargetRecord | None:
-        """The record in the commit table; None for a row that only keeps the place (`NO_COMMITS`)."""
+        """Return the record in a row of the commit table; None if the row is `NO_COMMITS`."""
         epoch, step, generation, created, columns, key = row
         if (epoch, step, generation) == (0, 0, 0):
             return None
@@ -104,7 +107,7 @@ class TargetRecord:
         )
 
     def row(self) -> tuple[Any, ...]:
-        """The values of `NAMES`."""
+        """Return the values of the columns `NAMES`."""
         vector = self.vector
         data: Any = _to_json(self.columns)
         demands = self.demands or (self.intent is not None and self.intent.demands)
@@ -120,7 +123,11 @@ class TargetRecord:
         return vector.epoch, vector.step, vector.generation, self.created, json.dumps(data), json.dumps(self.key)
 
     def known(self, marker: str | None) -> TargetRecord:
-        """The record of a target that bears `marker`: an intent was carried out, or it never will be."""
+        """Return the record without its intent, for a target that bears `marker`.
+
+        If that is the intent's marker, its statement was carried out and the record is the intended one. Otherwise the
+        statement will never be carried out.
+        """
         if self.intent is None or self.intent.marker != marker:
             return replace(self, intent=None)
         intent = self.intent
@@ -128,11 +135,11 @@ class TargetRecord:
         return replace(after, demands=intent.demands)
 
     def shape(self) -> Before:
-        """The columns and key from which changes of the next epoch with rows begin."""
+        """Return the columns and key on which the changes of the next epoch with rows are planned."""
         return self.before or Before(self.columns, self.key, tuple(column.name for column in self.columns))
 
     def written(self, vector: CommitVector) -> TargetRecord:
-        """Return the record after rows up to `vector` are written: earlier fields do not apply any more."""
+        """Return the record after rows up to `vector` are written, when `before` and `intent` no longer apply."""
         return TargetRecord(vector, self.columns, self.key, self.created, identity=self.identity, demands=self.demands)
 
 
@@ -141,13 +148,13 @@ NO_COMMITS = (0, 0, 0, False, "[]", "[]")
 
 
 def renamed(before: Before, planned: DatabasePlan) -> Before:
-    """`before`, with what its columns are called once it was `planned` from there."""
+    """Return `before` with the present names of its columns after the `planned` changes."""
     now = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     return replace(before, now=tuple(now.get(column.name) for column in before.columns))
 
 
 def again(target: TableId, held: TargetRecord, planned: DatabasePlan) -> DatabasePlan:
-    """Return the rest of a plan from ``held.before``, for a target that has ``held.columns``."""
+    """Return the rest of a plan that starts from ``held.before``, for a target that already has ``held.columns``."""
     if held.before is None:
         return planned
     now = dict(zip((column.name for column in held.before.columns), held.before.now, strict=True))

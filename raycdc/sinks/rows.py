@@ -1,6 +1,6 @@
-"""Changelog batches as sinks need them: the rows as events, or the last row of each key. Pure Arrow, no I/O.
+"""Turns changelog batches into what sinks write: the rows as events, or the last row of each key. Pure Arrow, no I/O.
 
-Called inside stage tasks. Neither function looks at a row in Python.
+Called inside stage tasks. No function handles single rows in Python.
 """
 
 from __future__ import annotations
@@ -31,24 +31,29 @@ META_TYPES: dict[str, LogicalType] = {
 
 
 def changelog_arrow(schema: TableSchema) -> pa.Schema:
-    """Arrow schema of a changelog target: the table's columns, then the metadata columns, `_op` as text."""
+    """Return the Arrow schema of a changelog target: the table's columns, then the metadata columns, with `_op` as
+    text.
+    """
     return pa.schema([*schema.arrow(), *(pa.field(name, META_TYPES[name].arrow()) for name in META_COLUMNS)])
 
 
 def changelog_names(schema: TableSchema) -> list[str]:
-    """Column names of a changelog target in order; also what to ask `read_segment` for, with ``symbols=True``."""
+    """Return the column names of a changelog target in order, as `read_segment` takes them with ``symbols=True``."""
     return [*(c.name for c in schema.columns), *META_COLUMNS]
 
 
 def target_columns(schema: TableSchema, *, changelog: bool) -> list[Column]:
-    """The columns of a target: the table's, then the metadata of a changelog."""
+    """Return the columns of a target: the table's, followed by the metadata columns if it is a changelog."""
     meta = [Column(name, META_TYPES[name]) for name in META_COLUMNS] if changelog else []
     return [*schema.columns, *meta]
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The last row of each key: the table's columns and `DELETED`. `truncated` says that nothing older survives."""
+    """The last row of each key: the table's columns and `DELETED`.
+
+    `truncated` says that no older row of the target remains.
+    """
 
     rows: pa.Table
     truncated: bool
@@ -57,15 +62,15 @@ class Compacted:
 def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, order_by: str = "") -> Compacted:
     """Reduce `rows` (with `_op` codes and absolute `_seq`) to the last row per `key`.
 
-    With `order_by`, the row with the greatest value of that column is kept, which all rows must have; of equal ones,
-    the last.
+    With `order_by`, the row with the greatest value of that column is kept, or the last of several with that value. All
+    rows must have a value.
 
     A before-image counts as a deletion of its key: if the update did not change the key, the after-image follows and
-    wins; if it did, the old key is gone. Rows before the last truncation are ignored.
+    wins; if it did, the old key is deleted. Rows before the last truncation are ignored.
     """
     ops = rows.column("_op").to_numpy()
     seqs = rows.column("_seq").to_numpy()
-    #: The indexes of the rows that count, in order of time.
+    #: The indexes of the rows since the last truncation, in order of `_seq`.
     indexes = np.arange(len(ops))
     if len(seqs) > 1 and not bool(np.all(seqs[1:] > seqs[:-1])):
         indexes = np.argsort(seqs, kind="stable")
@@ -82,7 +87,7 @@ def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, 
     numbers = [f"k{number}" for number in range(len(key))]
     numbered = pa.table([*(keys.column(name) for name in key), pa.array(np.arange(len(indexes)))], [*numbers, "#"])
     last = numbered.group_by(numbers, use_threads=False).aggregate([("#", "max")]).column("#_max").to_numpy()
-    # Batch by batch, in the order of `rows`: gathering all texts in one array would end at 2 GiB.
+    # Filter batch by batch, in the order of `rows`, because one array cannot hold more than 2 GiB of text.
     kept = np.zeros(len(ops), np.bool_)
     kept[indexes[last]] = True
     deleted = np.isin(ops[kept], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
@@ -91,5 +96,5 @@ def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, 
 
 
 def alive(rows: pa.Table) -> pa.Table:
-    """The rows of a compacted table that are not deletions, without the marker."""
+    """Return the rows of a compacted table that are not deletions, without the column `DELETED`."""
     return rows.filter(pc.invert(rows.column(DELETED))).drop_columns([DELETED])

@@ -1,8 +1,8 @@
-"""Rows of several source tables in one target: the last row of each key, and a check that no key has two origins.
+"""Rows of several source tables in one target: the last row of each key, and a check that no key comes from two tables.
 
-Pure. Called inside stage tasks. Each table's changelog says of a key if its row existed before the epoch (its first
-change is a before-image or a deletion) and if it exists after it (its last change is an insert or an after-image). For
-a key in all tables of an epoch:
+Pure. Called inside stage tasks. In each table's changelog, the first change of a key shows if the row existed before
+the epoch (a before-image or a deletion), and the last change if it exists after it (an insert or an after-image). For a
+key, over all tables of an epoch:
 
 | tables that had it before | … that have it after | result |
 |---|---|---|
@@ -12,8 +12,8 @@ a key in all tables of an epoch:
 | one | none | deleted |
 | one | one | updated, possibly by another table than before |
 
-A single table whose rows get a key of a transform (``primary_keys``) is judged in the same way: several of its rows may
-get the same key, which shows in the numbers of rows that gain and lose it.
+A single table whose rows get their key by a transform (``primary_keys``) is checked in the same way: if several of its
+rows get the same key, the numbers of rows that gain and lose the key show it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raycdc.model.redaction import key_named
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.rows import DELETED
 
-#: Column of compacted rows of a merged target: True if the target must not have the key yet.
+#: A column of compacted rows of a merged target: True if the target must not have the key yet.
 CLAIMED = "_claimed"
 
 ORIGIN = ("_db", "_table")
@@ -44,9 +44,9 @@ Key = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class MergedTarget:
-    """The facts about a `target` of several tables, or of one under another key (`alone`).
+    """A `target` with rows of several tables, or of one table under another key (`alone`).
 
-    It has no row of the tables `beginning`.
+    It has no row yet of the tables `beginning`.
     """
 
     target: str
@@ -55,7 +55,7 @@ class MergedTarget:
 
     @classmethod
     def of(cls, work: TableCommit) -> MergedTarget | None:
-        """Return None if each row has its source's key and the target has no other table's rows."""
+        """Return None if the target has the rows of only one table, under the source's key."""
         if not work.merged:
             return None
         return cls(str(work.target), tuple(map(str, work.beginning)), len(work.merged) == 1)
@@ -64,14 +64,14 @@ class MergedTarget:
 def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], merged: MergedTarget) -> pa.Table:
     """Reduce `rows` (with `_op` codes, absolute `_seq` and the columns `ORIGIN`) to one row per changed key.
 
-    The result has the columns `DELETED` and `CLAIMED`. Raises `DataError` according to the module's table, and for a
-    truncated table unless it is one of those beginning, of which the target has no row, or the only one.
+    The result has the columns `DELETED` and `CLAIMED`. Raises `DataError` for a key that the module's table refuses.
+    Also raises it for a truncated table, unless it is the only one or the target has no row of it yet.
     """
     target, alone = merged.target, merged.alone
     rows = rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable")))
     rows = _since_emptied(rows, merged)
     ops = rows.column("_op").to_numpy()
-    # Key columns have any names; by their numbers none is taken for a figure.
+    # Key columns are called by numbers, so that no name equals one of the columns added below.
     names = [str(number) for number in range(len(key))]
     keyed = comparable(rows, key).rename_columns(names)
     if alone:
@@ -121,7 +121,7 @@ def _check_not_null(keys: pa.Table, names: Sequence[str], target: str) -> None:
 
 
 def _since_emptied(rows: pa.Table, merged: MergedTarget) -> pa.Table:
-    """`rows` (in order) without truncations and, of a table that was emptied, without those before."""
+    """Return `rows` (in order) without truncations, and without a table's rows before its truncation."""
     ops = rows.column("_op").to_numpy()
     for index in np.flatnonzero(ops == RowKind.TRUNCATE):
         origin = [rows.column(name)[int(index)] for name in ORIGIN]
@@ -139,9 +139,9 @@ def _since_emptied(rows: pa.Table, merged: MergedTarget) -> pa.Table:
 
 
 def same_key(target: str, key: Iterable[str], *, alone: bool = False) -> MergedKeyRefusedError:
-    """Return the error for two rows with one key, of two tables unless `alone`: the target can hold only one.
+    """Return the error for two rows with the same key, of two tables, or of one if `alone`.
 
-    `key` has the key's columns.
+    `key` contains the values of the key's columns.
     """
     shown = key_named(key)
     if alone:

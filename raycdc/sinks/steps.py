@@ -1,7 +1,7 @@
 """The exactly-once protocol between the epoch loop and a target, for every sink that can read its own record.
 
-`ExactlyOnceSink` decides; a sink implements the verbs of `Target`. Before each decision the sink opens the target
-(under a lock or in a transaction, if the store has them) and reads its state:
+`ExactlyOnceSink` decides which verbs of `Target` are called; a sink implements these verbs. Before each decision, it
+opens the target (under a lock or in a transaction, if the store has them) and reads the target's state:
 
 | state | meaning | `apply_schema` | `commit` | `tombstone` |
 |---|---|---|---|---|
@@ -11,21 +11,21 @@
 `bar` |
 | `OwnTarget` | it holds epochs of this pipeline | `evolve` | `write`, for each step of the epoch | `bar` |
 
-A step that a target holds already is never repeated: every verb gets a `CommitMetadata` and must write its vector in
-the same transaction as its changes. Three checks come before everything else:
+A step that a target already holds is never repeated: every verb gets a `CommitMetadata` and must write its vector in
+the same transaction as its changes. Three checks come first:
 
-* *fencing*: a record of a newer generation ends this driver (`FencedError`);
-* *going back*: a target that holds less than this driver saw or left there was restored from an older copy, and the
-  epochs in between would silently be missing (`TargetDroppedError`). This does not apply to a resnapshot, after which
-  no row of earlier epochs remains (`raycdc.sinks.changes.replaces_all_rows`), if the target is gone or was just refused
-  for that reason: its history is then forgotten (`ExactlyOnceSink.forget`); * *a tombstone over rows*: an epoch that
-  was half written cannot be dropped (`SinkError`).
+* *fencing*: if the record is of a newer generation, this driver ends (`FencedError`);
+* *going back*: a target that holds less than this driver wrote or read there before was restored from an older copy,
+  and rows would silently be missing (`TargetDroppedError`). The history of a target is forgotten
+  (`ExactlyOnceSink.forget`) if it is gone or was refused for this reason, and a resnapshot replaces all rows
+  (`raycdc.sinks.changes.replaces_all_rows`); * *a tombstone over rows*: an epoch that was half written cannot be
+  dropped (`SinkError`).
 
 A verb that is about to remove all rows calls `Target.require_own` first: rows of others are never removed with a
 source's.
 
-If the process dies before the verb's transaction ends, the target is unchanged; after it, the target holds the step. A
-verb that needs several transactions records the unfinished part, and `recover` finishes it first.
+*Crashes*: until a verb's transaction ends, the target is unchanged; after it, the target holds the step. A verb that
+needs several transactions records the unfinished part, and `recover` finishes it before anything else.
 
 The Kafka sink follows the same rules inside its tasks (`raycdc.sinks.kafka.tasks`), because a transaction of Kafka
 cannot be passed from a task to the driver; it uses `holds` for them.
@@ -63,8 +63,8 @@ from raycdc.state.opaque import Positions
 class MissingTarget:
     """Nothing exists at the target.
 
-    `lost` is the record's vector from when it existed; `vector` is valid because it was written about a target that did
-    not exist yet (a tombstone).
+    `lost` is the record's vector from when it existed. `vector` is the vector of a tombstone that was written for a
+    target that never existed.
     """
 
     lost: CommitVector | None = None
@@ -73,7 +73,7 @@ class MissingTarget:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedTarget:
-    """A start of this pipeline created the target, but wrote no row: it died, or got another state."""
+    """A start of this pipeline created the target, but wrote no row, because it died or its state was replaced."""
 
     vector: CommitVector | None = None
 
@@ -91,7 +91,7 @@ class ForeignTarget:
 
 @dataclass(frozen=True, slots=True)
 class OwnTarget:
-    """The target is this pipeline's; `vector` is None only where it made the target and committed nothing yet."""
+    """The target is this pipeline's; `vector` is None only if the pipeline created it and has committed nothing yet."""
 
     vector: CommitVector | None = None
 
@@ -101,7 +101,7 @@ TargetState = MissingTarget | UnfinishedTarget | ForeignTarget | OwnTarget
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """The mark that a commit carries besides its rows: the vector, and the source positions for people to see."""
+    """The metadata that a commit writes with its rows: the vector, and the source positions for people to see."""
 
     vector: CommitVector
     positions: Positions
@@ -111,7 +111,7 @@ class CommitMetadata:
         return cls(CommitVector(work.epoch, step, work.generation), work.positions)
 
     def text(self, app_id: str, **more: Any) -> str:
-        """The stamp as a JSON document, with `more` in it, for a place where people read it."""
+        """Return the metadata as a JSON document with the additional keys `more`, for a place where people read it."""
         vector = self.vector
         named = {"pipeline": app_id, "epoch": vector.epoch, "step": vector.step, "generation": vector.generation}
         return json.dumps({**named, **more, "positions": dict(self.positions)})
@@ -128,7 +128,7 @@ def holds(held: CommitVector | None, goal: CommitVector, target: TableId | str) 
 
 
 def require_not_barred(held: CommitVector | None, goal: CommitVector, target: TableId | str) -> None:
-    """`SinkError` where a tombstone bars the epoch of `goal`, whose rows would be passed over as if they were there."""
+    """Raise `SinkError` if a tombstone bars the epoch of `goal`, because its rows would otherwise be skipped."""
     if held is not None and held.step == STEP_TOMBSTONE and held.progress >= goal.progress:
         raise SinkError(
             f"Epoch {goal.epoch} of {target} was barred while it was being committed: a driver that was replaced had "
@@ -137,41 +137,48 @@ def require_not_barred(held: CommitVector | None, goal: CommitVector, target: Ta
 
 
 def half_written(held: CommitVector | None, goal: CommitVector) -> bool:
-    """Return True if a target with the record `held` has rows of the epoch of `goal`, which cannot be taken back."""
+    """Return True if a target with the record `held` has some rows of the epoch of `goal`, so that it cannot be
+    dropped.
+    """
     return held is not None and held.epoch == goal.epoch and STEP_SCHEMA < held.step < STEP_TOMBSTONE
 
 
 def fenced(target: TableId | str, generation: int) -> FencedError:
-    """A driver of a newer `generation` has taken over."""
+    """Return the error for a driver that was replaced by a newer one with this `generation`."""
     return FencedError(f"{target} was written by a newer driver (generation {generation}).")
 
 
 class Target(ABC):
     """One target, used by one thread, from reading its record until it is closed.
 
-    A verb makes its changes and writes the stamp's vector in one transaction, or leaves a record from which `recover`
-    completes it. It may raise any `SinkError`; a `TableRefusedError` concerns this target only, and after a
-    `SinkUnavailableError` the call is retried for minutes, each time in a new transaction. The sink must turn an
+    A verb makes its changes and writes the vector of its `CommitMetadata` in one transaction, or leaves a record from
+    which `recover` completes it. It may raise any `SinkError`. A `TableRefusedError` concerns this target only. After a
+    `SinkUnavailableError`, the call is retried for minutes, each time in a new transaction. The sink must turn an
     `OSError` of the store, or an error of its client library, into a `SinkError`, as `raycdc.sinks.api` says; one
     ``except`` in the sink's `opened` does it for all verbs. Any other error ends the run as a bug.
     """
 
-    #: True if a target that holds less than before must have been restored; False if people may remove rows.
+    #: True if a target that holds less than before must have been restored; False if users may remove rows.
     remembers: ClassVar[bool] = True
 
     def __init__(self, name: TableId, progress: str) -> None:
-        """`progress` is where people find it, as the subject of a sentence: ``The Delta table /lake/shop/orders``."""
+        """Create the handle. `progress` names the target for people, as the subject of a sentence: ``The Delta table
+        /lake/shop/orders``.
+        """
         self.name = name
         self.location = progress
 
     @abstractmethod
     def read_state(self, epoch: int | None = None) -> TargetState:
-        """Return the target's state, read from the store itself. `epoch` is the one to be applied, if any."""
+        """Return the target's state, read from the store itself.
+
+        `epoch` is the epoch to be applied, if there is one.
+        """
 
     def is_alone(self) -> bool:
-        """Return True if this pipeline created or emptied the target, so that no row of others is in it.
+        """Return True if this pipeline created or emptied the target, so that it contains no rows of other writers.
 
-        Called after `state`. Always False for an adopted target.
+        Called after `read_state`. Always False for an adopted target.
         """
         return True
 
@@ -184,7 +191,7 @@ class Target(ABC):
 
     @abstractmethod
     def create(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Make the target, empty, with the columns of `work`."""
+        """Create the target, empty, with the columns of `work`."""
 
     def begin(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Prepare an unfinished target for `work`."""
@@ -192,54 +199,60 @@ class Target(ABC):
 
     @abstractmethod
     def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Put an empty target of `work` in place of the existing one."""
+        """Replace the existing target with an empty one for `work`."""
 
     def require_adoptable(self) -> None:  # noqa: B027
-        """`TargetExistsError` for what `adopt` would refuse, as far as that is known without the columns to come."""
+        """Raise `TargetExistsError` for a target that `adopt` would refuse, as far as that is known without the new
+        columns.
+        """
 
     @abstractmethod
     def adopt(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Take over another writer's target with its rows; refuse if its columns or rows do not allow that."""
+        """Take over another writer's target with its rows.
+
+        Raises `SinkError` if its columns or rows do not allow that.
+        """
 
     @abstractmethod
     def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Carry out the changes of `work` on a target that does not hold them."""
+        """Apply the changes of `work` to the target, which does not hold this step yet."""
 
     def steps(self, work: TableCommit, staged: Any) -> Sequence[int]:
-        """Return the steps in which `staged` is written, in order; empty means a single one.
+        """Return the steps in which `staged` is written, in order; empty for a single step.
 
-        Refuses if the target is no longer fit for the rows.
+        Raises `SinkError` if the target no longer fits the rows.
         """
         return ()
 
     @abstractmethod
     def write(self, work: TableCommit, staged: Any, step: int, commit_metadata: CommitMetadata) -> None:
-        """Make the rows of `step` visible (`STEP_LAST` where there are none, or no single steps). Calls
-        ``raycdc.core.failpoints.reach("in_commit")`` before the moment from which the rows are there.
+        """Make the rows of `step` visible. `step` is `STEP_LAST` if there are no rows, or only one step.
+
+        Calls ``raycdc.core.failpoints.reach("in_commit")`` before the rows become visible.
         """
 
     def vanished(self, staged: Any, step: int) -> Sequence[str]:
-        """Return those files staged for `step` that someone deleted since: the epoch is then staged again.
+        """Return the files staged for `step` that someone has deleted; the epoch is then staged again.
 
-        A verb that only names its files in a commit also checks them after it, and refuses if one is missing.
+        A verb that only names its files in a commit also checks them after the commit, and raises an error if one is
+        missing.
         """
         return ()
 
     def skip(self, staged: Any, step: int) -> None:  # noqa: B027
-        """Delete the files staged for `step`, which the target holds already."""
+        """Delete the files staged for `step`, which the target already holds."""
 
     def abandon(self, staged: Any) -> None:  # noqa: B027
-        """Delete the `staged` files of a target that is gone, because they will not be committed."""
+        """Delete the `staged` files of a target that is gone."""
 
     @abstractmethod
     def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Write an empty commit, whatever the target's state.
-
-        The epoch of `commit_metadata` can then never be written later.
+        """Write an empty commit with `commit_metadata`, whatever the target's state, so that its epoch can never be
+        written later.
         """
 
     def disappeared(self) -> SinkError:
-        """The target should be there and is not."""
+        """Return the error for a target that should exist and does not."""
         return TargetDroppedError(f"{self.location} disappeared. Read its source table anew.")
 
     def taken(self) -> SinkError:
@@ -249,8 +262,9 @@ class Target(ABC):
     def require_own(self, *, alone: bool, on_existing: str) -> None:
         """Raise `TargetExistsError` before all rows are removed, if some may belong to others.
 
-        Called because the source table was truncated or is resnapshotted. Rows may belong to others if not `alone`: the
-        target was adopted, or another pipeline writes to it. With `on_existing` set to replace, nothing is raised.
+        Called because the source table was truncated or is resnapshotted. `alone` says that all rows are this
+        pipeline's; it is False if the target was adopted, or if another pipeline writes to it. Never raises if
+        `on_existing` is ``replace``.
         """
         if not alone and on_existing != "replace":
             raise TargetExistsError(
@@ -260,7 +274,7 @@ class Target(ABC):
             )
 
     def went_back(self, reached: int, record: CommitVector | None) -> SinkError:
-        """The target held epoch `reached` and now holds `record`."""
+        """Return the error for a target that held epoch `reached` and now holds `record`."""
         return TargetDroppedError(
             f"{self.location} held epoch {reached} and now holds {has_only(record)}: it was restored from an older "
             "copy. Nothing more was written. Bring back a copy that has the epoch and start again, or read its source "
@@ -269,7 +283,7 @@ class Target(ABC):
 
 
 def has_only(record: CommitVector | None) -> str:
-    """Return a text about the content of a target that went back in time."""
+    """Return a text about what a target holds that lost epochs."""
     return "nothing of this pipeline" if record is None else f"only epoch {record.epoch}"
 
 
@@ -279,7 +293,7 @@ TargetT = TypeVar("TargetT", bound=Target)
 class StageBatch:
     """The stage tasks of several targets, which run together.
 
-    Each result is passed to the caller that added its task.
+    `run` passes each result to the caller that added its task.
     """
 
     def __init__(self) -> None:
@@ -301,19 +315,19 @@ class TargetVectors:
 
     def __init__(self) -> None:
         self._vectors: dict[TableId, CommitVector] = {}
-        #: The epoch in which that was found.
+        #: For each target that held less than before, the epoch in which this was found.
         self._went_back: dict[TableId, int] = {}
 
     def of(self, target: TableId) -> CommitVector | None:
-        """The record that the target was last found or left with."""
+        """Return the newest vector with which the target was read or written; None if there is none."""
         return self._vectors.get(target)
 
     def note(self, target: TableId, record: CommitVector) -> None:
-        """The target has this record, or a later one."""
+        """Note that the target holds this vector."""
         self._vectors[target] = max(record, self._vectors.get(target, record), key=lambda one: one.progress)
 
     def went_back(self, target: TableId, epoch: int) -> None:
-        """The target, which was to get `epoch`, holds less than it did, and is refused."""
+        """Note that the target, which was to get `epoch`, holds less than before and is refused."""
         self._went_back[target] = epoch
 
     def is_refused(self, target: TableId) -> bool:
@@ -323,8 +337,9 @@ class TargetVectors:
     def is_over(self, state: TargetState, work: TableCommit) -> bool:
         """Return True if the history of a known target ends, because it is resnapshotted with `work`.
 
-        The target must be gone, or must have been refused in an earlier epoch, so that its table was read again. A
-        merged target that gets an additional source is not recreated by that: it must keep the rows of the others.
+        The target must be gone, or must have been refused in an earlier epoch, so that its table was read again. An
+        additional source of a merged target does not end its history, because the target must keep the rows of the
+        others.
         """
         reached = self.of(work.target)
         if reached is None or reached.epoch >= work.epoch:
@@ -338,10 +353,10 @@ class TargetVectors:
 
 
 class ExactlyOnceSink(Sink, Generic[TargetT]):
-    """Everything of `raycdc.sinks.api.Sink` but the verbs; see the module's docstring.
+    """Implements `raycdc.sinks.api.Sink` by the verbs of a `Target`; see the module's docstring.
 
-    A sink implements `opened`, `prepare` and, as far as it needs, `check_work` and `after_commit`. Different targets
-    are in different threads' hands, one target in one thread's at a time.
+    A sink implements `opened`, `prepare` and, if needed, `check_work` and `after_commit`. Several threads may work on
+    different targets, but only one thread on a target at a time.
     """
 
     can_replace = True
@@ -359,26 +374,29 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def opened(self, target: TableId, *, writes: bool) -> AbstractContextManager[TargetT]:
         """Open the target until the block ends.
 
-        With `writes`, other writers are excluded meanwhile, or their commits make the verbs fail. A transaction is
-        committed when the block ends without an error.
+        With `writes`, other writers are locked out during the block, or their commits make the verbs fail. A
+        transaction is committed when the block ends without an error.
         """
 
     def check_work(self, work: TableCommit) -> None:
-        """Raise `SinkError` for columns, a key or a name that this kind of target cannot have. Changes nothing."""
+        """Raise `SinkError` if this kind of target cannot have a column, the key or a name of `work`.
+
+        Changes nothing.
+        """
 
     @abstractmethod
     def prepare(self, work: TableCommit, batch: StageBatch) -> Any:
-        """Add the tasks to `batch` that write the rows of `work` where no reader of the target sees them. Returns the
-        ``staged`` of the verbs, which the tasks' results have filled before these are called.
+        """Add tasks to `batch` that write the rows of `work` where readers of the target do not see them.
 
-        A driver that dies leaves its staged files; remove older ones in `after_commit`.
+        Return the ``staged`` value for the verbs, which the tasks' results complete before any verb is called. A driver
+        that dies leaves its staged files behind; `after_commit` should remove older ones.
         """
 
     def after_commit(self, work: TableCommit, staged: Any) -> None:
-        """Delete staged files and do maintenance, after the target holds the epoch."""
+        """Delete staged files and do maintenance. Called when the target holds the epoch."""
 
     def forget(self, target: TableId) -> None:
-        """Forget everything about a target that is made again. A sink with more state overrides it."""
+        """Forget the history of a target that is created again. A sink with more state per target overrides it."""
         self._reached.forget(target)
 
     # -- the protocol
@@ -413,7 +431,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 case OwnTarget() | ForeignTarget(unusable=None) if work.replaces and not holds(
                     state.vector, commit_metadata.vector, work.target
                 ):
-                    # The user wants it replaced, whosever it is.
+                    # The user wants the target replaced, whoever wrote it.
                     target.replace(work, commit_metadata)
                 case MissingTarget(lost=None) if self._is_made_by_commit(work):
                     return
@@ -440,7 +458,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 raise
             if self._is_made_by_commit(work) and not isinstance(state, OwnTarget):
                 reach("in_commit")
-                # Another writer may have created one since the schema was applied.
+                # Another writer may have created the target since the schema was applied.
                 self._begin(target, state, work, commit_metadata)
                 state = OwnTarget(commit_metadata.vector)
             if not isinstance(state, OwnTarget):
@@ -449,7 +467,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
             require_not_barred(state.vector, commit_metadata.vector, work.target)
             steps = target.steps(work, staged) or (STEP_LAST,)
             for number, step in enumerate(steps, 1):
-                # Whichever step is the last one says that the target holds the epoch.
+                # The last step of the epoch is recorded as `STEP_LAST`, which shows that the target holds the epoch.
                 commit_metadata = CommitMetadata.of(work, STEP_LAST if number == len(steps) else step)
                 if holds(state.vector, commit_metadata.vector, work.target):
                     target.skip(staged, step)
@@ -499,9 +517,8 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def _is_made_by_commit(self, work: TableCommit) -> bool:
         """Return True if the epoch's commit creates the missing, empty target, which saves one commit.
 
-        It is not created earlier, because a target that holds an epoch prevents dropping the epoch. It is not done for
-        a partitioned target: rows of the next epoch may be staged before, in folders named by their values, which look
-        like another writer's files.
+        A partitioned target is created earlier, because rows of the next epoch may be staged before the commit, in
+        folders named by their values, which would look like another writer's files.
         """
         return self.makes_at_once and creates(work) and not work.segments and not work.layout.partitions
 
@@ -510,12 +527,15 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         return self._context.write == UPSERT
 
     def _state_of(self, target: TargetT, work: TableCommit, commit_metadata: CommitMetadata) -> TargetState:
-        """Return the state of `target`, after checks for a newer driver and for going back, and after `recover`."""
+        """Return the state of `target`.
+
+        Before that, check that no newer driver wrote it and that it holds no less than before, and call `recover`.
+        """
         state = target.read_state(work.epoch)
         holds(_record(state), commit_metadata.vector, target.name)
         if replaces_all_rows(work, self._context.rules) and self._reached.is_over(state, work):
             if not self._upsert and not self._reached.is_refused(work.target):
-                # A table may begin again by itself, too: its earlier rows would go without a word.
+                # A table may be resnapshotted automatically, so the loss of the earlier rows is reported.
                 self._context.warn(
                     f"{target.location} was gone, and is made anew as its source table begins again: what it had of "
                     f"epochs before {work.epoch} is not there."
@@ -544,7 +564,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         target.evolve(work, commit_metadata)
 
     def _on_existing(self, target: TargetT, state: ForeignTarget) -> str:
-        """Return the treatment of another writer's target."""
+        """Return ``merge`` or ``replace`` for another writer's target. Raises the error if it must not be used."""
         if state.unusable is not None:
             raise state.unusable
         if self._context.on_existing == "fail":
@@ -553,5 +573,5 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
 
 
 def _record(state: TargetState) -> CommitVector | None:
-    """The vector in the record, whether or not the target is still there."""
+    """Return the vector in the record, even if the target does not exist any more."""
     return state.vector or (state.lost if isinstance(state, MissingTarget) else None)

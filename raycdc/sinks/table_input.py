@@ -1,4 +1,4 @@
-"""The rows of a table that one stage task reads: which segments, or parts of them, with what schema, reached how."""
+"""The input of a stage task: rows of a table's segments, their schema, and the access to the segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raycdc.state.manifests.manifest import Segment
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """See the module's docstring. Made by `SinkContext.table_input`."""
+    """The rows of a table that one stage task reads. `SinkContext.table_input` makes it."""
 
     inputs: tuple[Input, ...]
     schema: TableSchema
@@ -33,23 +33,25 @@ class TableInput:
         return [entry.segment for entry in self.inputs]
 
     def batches(self, columns: Sequence[str], *, symbols: bool = False) -> Iterator[pa.RecordBatch]:
-        """The batches in order, with `columns`; see `raycdc.segments.reading.read_segment`."""
+        """Yield the batches in order, with `columns`; see `raycdc.segments.reading.read_segment`."""
         for entry in self.inputs:
             yield from read_segment(entry.segment, list(columns), access=self.access, part=entry.part, symbols=symbols)
 
     def rows(self, *, changelog: bool) -> Iterator[pa.RecordBatch]:
-        """Rows as they are: as events (`changelog`), or the table's columns of snapshot rows, which are all inserts."""
+        """Yield the unchanged rows: as events (`changelog`), or the table's columns of snapshot rows, which are all
+        inserts.
+        """
         names = changelog_names(self.schema) if changelog else self.schema.arrow().names
         return self.batches(names, symbols=changelog)
 
     def arrow(self, *, changelog: bool) -> pa.Schema:
-        """The schema of `rows`."""
+        """Return the schema of `rows`."""
         return changelog_arrow(self.schema) if changelog else self.schema.arrow()
 
 
 @dataclass(frozen=True, slots=True)
 class TableTask(StageTask[ResultT_co]):
-    """A stage task that reads `table`."""
+    """The base of stage tasks that read `table`."""
 
     table: TableInput
 

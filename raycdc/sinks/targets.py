@@ -1,6 +1,7 @@
-"""The common checks of a target before it exists: the way of writing, and the place of a table's folder. Pure.
+"""Helpers for targets that sinks share: checks of names and of ``sink.write``, common errors, and statements of
+``raycdc plan``.
 
-The statement by which a sink makes a target, as ``raycdc plan`` shows it: what sinks share. Pure.
+Only `absent` reads files; everything else is pure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FOLDER = NameRules("this sink", folder=True)
 
 
 def table_folder(root: Folder, target: TableId) -> Folder:
-    """``ROOT/DB/TABLE``. Raises `SinkError` for a name that would leave the folder or hide in it."""
+    """Return ``ROOT/DB/TABLE``. Raises `SinkError` for a name that would leave the folder or be a hidden file."""
     if why := _FOLDER.no_table(target):
         raise NameRefusedError(f"{target}: {why}.")
     return root / target.db / target.table
@@ -34,7 +35,7 @@ def check_names(
 ) -> None:
     """Raise `SinkError` for names that the target cannot hold.
 
-    The table was to be parked, or to have others, before.
+    Such names normally park the table, or are replaced, before rows reach the sink.
     """
     if why := rules.no_table(target):
         raise NameRefusedError(f"{target}: {why}.")
@@ -47,17 +48,17 @@ def check_names(
 
 
 def is_of_pipeline(app_id: str, ours: str) -> bool:
-    """Return True if the commits of `app_id` are of the pipeline of `ours`, with this or another state."""
+    """Return True if `app_id` is of the same pipeline as `ours`, possibly with another state."""
     return bool(app_id) and app_id.rpartition(":")[0] == ours.rpartition(":")[0]
 
 
 def absent(paths: Iterable[FileName]) -> list[str]:
-    """Return the files that do not exist any more."""
+    """Return the files that do not exist."""
     return [str(path) for path in paths if not is_there(path)]
 
 
 def lost_files(location: str, epoch: int, paths: Sequence[str]) -> TargetModifiedError:
-    """Return the error for a commit to `location` whose files someone deleted at that moment."""
+    """Return the error for a commit to `location` whose files someone deleted during the commit."""
     return TargetModifiedError(
         f"{location} names {len(paths)} files of epoch {epoch} that were deleted while it was committed, {paths[0]} "
         "among them: files that are in no commit yet were cleaned up (VACUUM, remove_orphan_files). Readers fail, and "
@@ -77,21 +78,22 @@ def occupied_error(location: str, elsewhere: str, *, replaced: str = "to empty i
 
 
 def check_write(kind: str, supported: tuple[str, ...], wanted: str) -> None:
-    """Raise `ConfigError` if the sink cannot write the way the user wants."""
+    """Raise `ConfigError` if the sink does not support the ``sink.write`` that the user wants."""
     if wanted not in supported:
         raise ConfigError(f'sink.write = "{wanted}": {kind} supports {" and ".join(supported)} only.')
 
 
 def shape_of(write: str, target: TableId, schema: TableSchema, layout: TableLayout = ANY_LAYOUT) -> TargetShape:
-    """The target that rows of `schema` get, where ``sink.write`` is `write`."""
+    """Return the target that rows of `schema` would get if ``sink.write`` is `write`."""
     changelog = write == CHANGELOG
     more = (Column(name, kind) for name, kind in META_TYPES.items() if changelog)
     return TargetShape(target, (*schema.columns, *more), () if changelog else schema.primary_key, layout)
 
 
 def spark_statement(shape: TargetShape, using: str, root: str = "") -> str:
-    """A CREATE TABLE of Spark's SQL for a table of files in the format `using`, below the folder `root` if that is not
-    the catalog's to say.
+    """Return a CREATE TABLE of Spark's SQL for a table with files in the format `using`.
+
+    `root` is the folder that contains the table's folder; empty if the catalog chooses the location.
     """
     columns = [f"{quoted(column.name, '`')} {column.type.spark().upper()}" for column in shape.columns]
     name = f"{quoted(shape.name.db, '`')}.{quoted(shape.name.table, '`')}"
@@ -107,7 +109,7 @@ def spark_statement(shape: TargetShape, using: str, root: str = "") -> str:
 
 
 def quoted(name: str, quote: str) -> str:
-    """A name between quotes, those in it doubled."""
+    """Return a name between quotes, with the quotes in the name doubled."""
     return quote + name.replace(quote, quote * 2) + quote
 
 

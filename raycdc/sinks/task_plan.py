@@ -1,4 +1,4 @@
-"""How a table's segments are shared out among tasks. Pure; called by sinks while staging."""
+"""Divides a table's segments among tasks. Pure; called by sinks while staging."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from raycdc.state.manifests.manifest import Segment
 
-#: Below this much input a second task costs more than it saves (starting one costs about 70 ms of a worker).
+#: Below this much input, a second task costs more than it saves, because starting a task takes about 70 ms of a worker.
 TASK_BYTES_MIN = 16 << 20
 
-#: A task's output file should not be larger than about this much Arrow data, whatever the parallelism.
+#: The largest input of a task that writes one file, in bytes of Arrow data, whatever the parallelism.
 TASK_BYTES_MAX = 512 << 20
 
-#: Files of a table that merges rewrite: a changed row costs the rewriting of its whole file.
+#: The same for tables whose files merges rewrite, because a changed row means rewriting its whole file.
 MERGED_FILE_BYTES_MAX = 64 << 20
 
 #: The number of parts per task into which large segments are cut.
@@ -22,7 +22,7 @@ PARTS_PER_GROUP = 4
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A run of batches of a segment: its `part`-th part."""
+    """A run of batches of a segment: `part` (i, n) is the i-th of n runs."""
 
     segment: Segment
     part: tuple[int, int] = (0, 1)
@@ -35,11 +35,11 @@ class Input:
 def task_inputs(
     segments: Sequence[Segment], *, parallelism: int, task_bytes_max: int = TASK_BYTES_MAX
 ) -> list[list[Input]]:
-    """Inputs of tasks for rows whose order between files does not matter; large segments are split between tasks.
+    """Return the inputs of each task for rows that may be in any file. Large segments are divided among tasks.
 
     Every batch of every segment is in exactly one task, the tasks are of nearly equal size, and the same segments give
-    the same tasks. A task gets neighbours in order of `_seq`: chunks of neighbouring keys end up in one file, whose
-    statistics then say something.
+    the same tasks. A task gets segments that are next to each other in order of `_seq`. Rows with neighbouring keys of
+    a snapshot are therefore in the same file, which makes the file's statistics selective.
     """
     total = sum(segment.bytes for segment in segments)
     if not total:
@@ -57,23 +57,23 @@ def task_inputs(
 def split(
     segments: Sequence[Segment], *, upsert: bool, may_append: bool
 ) -> tuple[Sequence[Segment], list[list[Input]]]:
-    """The segments of a table's epoch whose rows are appended, and the inputs of tasks that each merge rows.
+    """Return the segments of a table's epoch whose rows are appended, and the inputs of each task that merges rows.
 
-    A changelog appends all. An upsert target appends snapshot rows where it `may_append`: where this pipeline made or
-    emptied it and no other table writes to it, so that none of them can be there. The rest is merged. Rows of a
-    backfill may be there in any case.
+    A changelog appends all rows. An upsert target appends snapshot rows if it `may_append`: if this pipeline created or
+    emptied it and no other table writes to it, so that it cannot contain their keys yet. All other rows are merged.
+    Rows of a backfill are always merged.
     """
     if not upsert:
         return segments, []
     if may_append and all(segment.kind != "backfill" for segment in segments):
         log = [segment for segment in segments if segment.kind != "snapshot"]
         return [segment for segment in segments if segment.kind == "snapshot"], by_partition(log)
-    # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.
+    # Chunks are not hash-partitioned like the log, so a single task must merge all rows.
     return [], [_in_order([Input(segment) for segment in segments])] if segments else []
 
 
 def by_partition(segments: Iterable[Segment]) -> list[list[Input]]:
-    """Inputs of tasks for rows whose order per key matters: a hash partition is never split."""
+    """Return the inputs of each task for rows whose order per key matters: a hash partition is never divided."""
     groups: dict[int, list[Input]] = {}
     for segment in segments:
         groups.setdefault(segment.partition, []).append(Input(segment))
@@ -81,7 +81,9 @@ def by_partition(segments: Iterable[Segment]) -> list[list[Input]]:
 
 
 def _parts(segment: Segment, target_size: int) -> list[Input]:
-    """`segment` whole, or in pieces of a quarter of a task's share, so that tasks differ by less than that."""
+    """Return `segment` whole, or in pieces of a quarter of a task's size, so that the sizes of tasks differ by less
+    than that.
+    """
     parts = (
         max(1, -(-segment.bytes * PARTS_PER_GROUP // target_size))
         if segment.bytes > target_size // PARTS_PER_GROUP
@@ -91,5 +93,6 @@ def _parts(segment: Segment, target_size: int) -> list[Input]:
 
 
 def _in_order(inputs: list[Input]) -> list[Input]:
-    # Stable: a table's log segments of one epoch share their base, and the manifest has them in log order.
+    # The sort must be stable: a table's log segments of one epoch have the same base, and the manifest has them in log
+    # order.
     return sorted(inputs, key=lambda entry: entry.segment.seq_base)

@@ -1,12 +1,12 @@
-"""The stage tasks of file-based sinks: segments in, one file out, named by the caller.
+"""The stage tasks of file-based sinks: each reads segments and writes one file, which the caller names.
 
-Run by a `TaskRunner` in a Spark worker or in the driver process. Each writes ``path`` completely, syncs it, and returns
-what the sink's commit needs to know of it. A task that runs twice, even concurrently, writes two temporary files and
-renames the same content to the same name, which is harmless.
+A `TaskRunner` runs them in a Spark worker or in the driver process. Each task writes ``path`` completely, syncs it, and
+returns what the sink's commit needs to know about the file. A task that runs twice, even concurrently, writes two
+temporary files and renames the same content to the same name, which is harmless.
 
-Arrow rows become JSON Lines column by column in compiled string kernels, in stage tasks and in the console sink. Values
-look as in ``raycdc inspect binlog``: integers and doubles as JSON numbers, decimals and temporals as text exactly as
-MySQL prints them (TIMESTAMP in UTC), bytes as ``{"$binary": base64}``, JSON columns as JSON, null as null.
+JSON Lines are made column by column in compiled string kernels, also for the console sink. Values look as in ``raycdc
+inspect binlog``: integers and doubles as JSON numbers, decimals and temporals as text exactly as MySQL prints them
+(TIMESTAMP in UTC), bytes as ``{"$binary": base64}``, JSON columns as JSON, null as null.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from raycdc.storage.files import FileName, StorePath, writing
 
 
 def json_lines(batch: pa.RecordBatch, schema: TableSchema) -> pa.Buffer:
-    """`batch` as UTF-8 bytes, one line per row. Columns that `schema` does not have are typed by their Arrow type."""
+    """Return `batch` as UTF-8 text, one JSON object per line.
+
+    Columns that `schema` does not have are typed by their Arrow type.
+    """
     if batch.num_rows == 0:
         return pa.py_buffer(b"")
     types = {column.name: column.type for column in schema.columns}
@@ -58,12 +61,12 @@ def write_lines(file: Any, batches: Iterable[pa.RecordBatch], schema: TableSchem
 
 
 def _plain_type(arrow: pa.DataType) -> LogicalType:
-    """Metadata columns are integers or text."""
+    """Return the type of a metadata column, which is an integer or text."""
     return LogicalType(TypeKind.INT64 if pa.types.is_integer(arrow) else TypeKind.STRING)
 
 
 def _content(lines: pa.Array) -> pa.Buffer:
-    """The bytes of a string array without nulls: its data buffer, which holds the values one after the other."""
+    """Return the text of a string array without nulls: its data buffer, which has the values one after the other."""
     offsets = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
     return lines.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
 
@@ -71,11 +74,12 @@ def _content(lines: pa.Array) -> pa.Buffer:
 #: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
 ROW_GROUP_ROWS = 1 << 17
 
-#: Row groups are smaller if their rows have this many bytes in memory.
+#: The most bytes in memory of a row group's rows.
 ROW_GROUP_BYTES_MAX = 64 << 20
 
-#: A dictionary larger than this is abandoned early: building one for values that do not repeat halves the speed
-#: (measured 1.26 against 2.57 M rows per CPU-second), and one for values that repeat is smaller.
+#: The largest dictionary of a column; a column that needs a larger one is written without. Building a dictionary for
+#: values that do not repeat halves the speed (measured 1.26 against 2.57 M rows per CPU-second), and dictionaries of
+#: values that repeat are smaller than this.
 DICTIONARY_BYTES_MAX = 64 << 10
 
 _PARQUET: dict[str, str | int | bool] = {
@@ -87,9 +91,9 @@ _PARQUET: dict[str, str | int | bool] = {
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file that a task wrote: rows, size, and Delta's statistics as JSON text.
+    """A Parquet file that a task wrote, with Delta's statistics as JSON text.
 
-    `partition` are the values of a partitioned table's columns, as its log has them.
+    `partition` contains the values of a partitioned table's columns, as the table's log has them.
     """
 
     path: FileName
@@ -101,8 +105,10 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class CompactedFile:
-    """Compacted rows in a Parquet file. `truncated` says that nothing older survives, `new` that the target must not
-    have any of the keys yet; in memory the rows have `memory_bytes`.
+    """A Parquet file with compacted rows.
+
+    `truncated` says that no older row of the target remains, and `new` that the target must not have any of the keys
+    yet. In memory, the rows have `memory_bytes`.
     """
 
     path: FileName
@@ -121,7 +127,7 @@ class LinesFile:
 
 @dataclass(frozen=True, slots=True)
 class WriteParquet(TableTask[DataFile]):
-    """Rows as they are, as events (`changelog`) or as the table's columns, to the file `path`."""
+    """Writes rows unchanged to the Parquet file `path`, as events (`changelog`) or with the table's columns."""
 
     path: FileName
     changelog: bool
@@ -133,7 +139,7 @@ class WriteParquet(TableTask[DataFile]):
 
 @dataclass(frozen=True, slots=True)
 class WriteJsonLines(TableTask[LinesFile]):
-    """Rows as events, one JSON object per line, to the file `path`."""
+    """Writes rows as events to the file `path`, one JSON object per line."""
 
     path: FileName
 
@@ -147,7 +153,8 @@ class WriteJsonLines(TableTask[LinesFile]):
 class CompactToParquet(TableTask[CompactedFile]):
     """Writes the last row of each key (by `order_by`, if given) with `DELETED` as Parquet, for a merge.
 
-    With several `merged` (`raycdc.sinks.source_tables`) it also has `CLAIMED`, and is refused if two have one key.
+    If the target is `merged` (`raycdc.sinks.source_tables`), the file also has `CLAIMED`, and two rows with one key
+    raise an error.
     """
 
     path: FileName
@@ -168,16 +175,16 @@ class CompactToParquet(TableTask[CompactedFile]):
 
 
 def compacted_rows(table: TableInput, *, order_by: str = "") -> Compacted:
-    """The last row of each key (by `order_by`, where that is given) with `DELETED`, in memory."""
+    """Return the last row of each key (by `order_by`, if given) with `DELETED`, in memory."""
     rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64())])
     return last_per_key(rows, table.schema.primary_key, table.schema.arrow().names, order_by=order_by)
 
 
 def compacted_merged(table: TableInput, merged: MergedTarget) -> Compacted:
-    """Do `compacted_rows` for rows of several source tables, or of one under another key, with `CLAIMED`.
+    """Return the last row of each key like `compacted_rows`, with `CLAIMED`, for a `merged` target.
 
-    Only a single table can be truncated (`Compacted.truncated`): the rows of several cannot be told apart in the
-    target.
+    `Compacted.truncated` is only True for a single table, because the target's rows of several tables cannot be told
+    apart.
     """
     rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64()), *((name, pa.string()) for name in ORIGIN)])
     compacted = last_per_origin(rows, table.schema.primary_key, table.schema.arrow().names, merged)
@@ -192,7 +199,7 @@ def _changes(table: TableInput, meta: Sequence[tuple[str, pa.DataType]]) -> pa.T
 
 @dataclass(frozen=True, slots=True)
 class WrittenParquet:
-    """A written Parquet file with its footer."""
+    """A Parquet file that was written, with its footer."""
 
     path: FileName
     rows: int
@@ -203,7 +210,7 @@ class WrittenParquet:
 def write_parquet(
     path: FileName, schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any
 ) -> WrittenParquet:
-    """Write `batches` as `path`; `options` are further ones of `pq.ParquetWriter`."""
+    """Write `batches` to the file `path`. `options` are further options of `pq.ParquetWriter`."""
     rows = 0
     footers: list[pq.FileMetaData] = []
     with writing(path) as file:
@@ -218,13 +225,16 @@ def write_parquet(
 def write_parquet_file(
     path: FileName, schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any
 ) -> DataFile:
-    """Do `write_parquet`; return the file as the table's log describes it."""
+    """Write `batches` like `write_parquet`, and return the file with its statistics."""
     written = write_parquet(path, schema, batches, **options)
     return DataFile(written.path, written.rows, written.size, delta_statistics(written.footer, schema))
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly the types of `schema`; a segment that has others was written by a bug and is refused."""
+    """Return `batch` with exactly the types of `schema`.
+
+    Raises `SinkError` if the segment has others, which is a bug.
+    """
     if not batch.schema.equals(schema):
         different = [
             f"{want.name} is {have.type} instead of {want.type}"
@@ -237,7 +247,7 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Batches gathered until they fill a row group; each call of a Parquet writer begins a new one."""
+    """Yield lists of batches that each fill a row group, because each call of a Parquet writer begins a new one."""
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -256,7 +266,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBat
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch that is larger than a row group in parts that are about as large as one."""
+    """Yield a batch, divided into slices of about the size of a row group if it is larger."""
     count = min(-(-batch.nbytes // ROW_GROUP_BYTES_MAX), batch.num_rows)
     if count <= 1:
         yield batch

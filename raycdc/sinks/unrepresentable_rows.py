@@ -1,4 +1,4 @@
-"""Rows with a value that a target can never have, as sinks tell them (`raycdc.sinks.api.Sink.unrepresentable`).
+"""Helpers for `raycdc.sinks.api.Sink.unrepresentable`: finding rows with a value that a target can never have.
 
 Pure Arrow.
 """
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 
 def reasons(rows: int, bad: Iterable[tuple[pa.Array, str]]) -> pa.Array:
-    """Return for each row the text of the first mask that is true for it, or null."""
+    """Return for each row the text of the first mask in `bad` that is true for it, or null."""
     texts = pa.nulls(rows, pa.string())
     for mask, text in bad:
         is_first = pc.and_(pc.is_null(texts), pc.fill_null(mask, fill_value=False))
@@ -21,9 +21,9 @@ def reasons(rows: int, bad: Iterable[tuple[pa.Array, str]]) -> pa.Array:
 
 
 def halved(rows: pa.RecordBatch, refusal: Callable[[pa.RecordBatch], str]) -> pa.Array:
-    """Return for each row the text with which `refusal` refuses it, or null.
+    """Return for each row the text that `refusal` returns for it, or null if that is empty.
 
-    Good rows, for which it returns an empty text, cost one call together.
+    The rows are halved until the bad ones are found, so that good rows are checked together in few calls.
     """
     waiting, found = [(0, rows.num_rows)], {}
     while waiting:

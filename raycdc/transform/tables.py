@@ -1,8 +1,9 @@
 """The transforms of a running pipeline: they are resolved for each table's schema, and checked against the sink.
 
 Owned by the epoch loop (`raycdc.delivery.targets.commit_planner`) and used by `check` and `plan`. Spark resolves a
-transform for a schema once; later calls return the same result. `transformed_changes` turns schema changes of a table
-into changes of the transformed rows:
+transform for a schema once; later calls return the same result.
+
+`transformed_changes` turns schema changes of a table into changes of the transformed rows:
 
 | a change of the table | is for its transformed rows |
 |---|---|

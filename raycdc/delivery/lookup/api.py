@@ -1,4 +1,4 @@
-"""The interface of a dimension: a store that answers keys with documents, such as `raycdc.delivery.lookup.mongodb`."""
+"""The interface of a dimension: a store that returns documents by keys, such as `raycdc.delivery.lookup.mongodb`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from raycdc.errors import RowRefusedError
 
-#: The column of an answer that has the key.
+#: The column of a result that has the key.
 KEY = "_raycdc_key"
 
 _LONG_MAX = pa.scalar((1 << 63) - 1, pa.uint64())
@@ -20,8 +20,10 @@ _UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """Documents by their `KEY`, which no two share, with the columns of the lookup in its order; how many of their
-    values are NULL because no column could hold them.
+    """The documents found for keys.
+
+    `documents` has the column `KEY` with distinct keys, followed by the lookup's columns in its order. `lost` is the
+    number of values that are NULL because they do not fit their column.
     """
 
     documents: pa.Table
@@ -29,19 +31,20 @@ class LookupResult:
 
 
 class Dimension(Protocol):
-    """Safe to call from several threads. Holds connections, so it stays in the process that made it."""
+    """A store of documents. Thread-safe. It holds connections, so it stays in the process that created it."""
 
     def require(self) -> str:
-        """Refuse early what could not work, and return what to warn of, if anything. Raises `SourceError`."""
+        """Check that the dimension can be queried. Return a warning, or an empty text. Raises `SourceError`."""
 
     def fetch(self, keys: pa.Array) -> LookupResult:
-        """The documents of `keys`, which are distinct and `canonical`; those without one are not in the answer.
+        """Return the documents of `keys`, which are distinct and `canonical`. Keys without a document are missing in
+        the result.
 
-        Blocks. Raises a `RaycdcError`, `retryable` where the same may work later.
+        Blocks. Raises a `RaycdcError` that is `retryable` if the same call may succeed later.
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 def canonical(column: pa.Array, key_type: str, *, key_path: str) -> pa.Array:
@@ -55,7 +58,7 @@ def canonical(column: pa.Array, key_type: str, *, key_path: str) -> pa.Array:
                 column = pc.if_else(pc.less_equal(column, _LONG_MAX), column, pa.scalar(None, column.type))
             try:
                 return column.cast(pa.int64())
-            except pa.ArrowException:  # no type that is resolved as long is wider
+            except pa.ArrowException:  # Not reached, because columns of wider types are not resolved as long.
                 raise RowRefusedError(f"{key_path}: a key is no whole number") from None
         case "objectId" | "uuid":
             lowered = pc.utf8_lower(column)

@@ -1,7 +1,7 @@
-"""Queries a dimension: keys in batches, several requests at a time, with retries; and caches recent answers.
+"""Queries a dimension in batches of keys, several requests at a time, with retries; and caches recent results.
 
 The cache has documents, and keys without a document, up to an age, a number of keys and a number of bytes. It is
-columnar: one hash join finds the cached ones among the requested keys.
+columnar: one hash join finds the requested keys that are cached.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from raycdc.errors import RaycdcError
 
 _FOUND = "_raycdc_found"
 _SINCE = "_raycdc_since"
-#: Bytes that one cache remembers: documents may have 16 MiB each, and Arrow's columns of text end at 2 GiB.
+#: The most bytes of one cache. Documents may have 16 MiB each, and Arrow's text columns are limited to 2 GiB.
 CACHE_BYTES_MAX = 256 << 20
 
 
 class Cache:
     """A thread-safe cache of the newest `rows_max` keys and `bytes_max` bytes.
 
-    Each entry lives for `ttl_s`, counted from before its query, so no answer is older than that.
+    Each entry is used for `ttl_s` from the start of its query, so no result is older than that.
     """
 
     def __init__(
@@ -45,14 +45,17 @@ class Cache:
         self._bytes_max = bytes_max
         self._ttl_s = ttl_s
         self._lock = threading.Lock()
-        #: Oldest first; replaced as a whole.
+        #: The entries, the oldest first. The table is never changed in place.
         self._entries: pa.Table | None = None
 
     def __repr__(self) -> str:
         return f"Cache({0 if self._entries is None else self._entries.num_rows} of {self._rows_max} keys)"
 
     def known(self, keys: pa.Array) -> tuple[pa.Table | None, pa.Array]:
-        """The documents known of `keys`, and the keys of which nothing is known, not even that there is none."""
+        """Return the cached documents of `keys`, and the keys that are not cached.
+
+        A cached key may have no document; then it is in neither.
+        """
         entries = self._fresh(self._entries)
         if entries is None or not entries.num_rows:
             return None, keys
@@ -62,7 +65,7 @@ class Cache:
         return documents, keys.filter(indexes.is_null())
 
     def add(self, asked: pa.Array, documents: pa.Table, *, since: float) -> None:
-        """`documents` were all that there were of `asked`, at some time after `since`."""
+        """Add a result: `documents` are all that exist for the keys `asked`, at some time after `since`."""
         indexes = pc.index_in(asked, value_set=documents.column(KEY).combine_chunks())
         added = documents.take(indexes).set_column(documents.schema.get_field_index(KEY), KEY, asked)
         added = added.append_column(_FOUND, indexes.is_valid())
@@ -77,7 +80,7 @@ class Cache:
     def _newest(self, entries: pa.Table) -> pa.Table:
         entries = entries.slice(max(0, entries.num_rows - self._rows_max))
         while entries.nbytes > self._bytes_max:
-            # As many as there is room for by their mean; that of the newest may be greater.
+            # Keep as many of the newest as fit by their mean size. They may be larger than the mean, so check again.
             entries = entries.slice(entries.num_rows - entries.num_rows * self._bytes_max // entries.nbytes)
         return entries
 
@@ -87,9 +90,9 @@ class Cache:
         return entries.filter(pc.greater(entries.column(_SINCE), self.clock() - self._ttl_s))
 
 
-#: The longest pause between two attempts; their number is the user's.
+#: The pauses between attempts; the user sets the number of attempts.
 POLICY = RetryPolicy(longest_s=30.0, retry_s=float("inf"))
-#: Bytes of keys in one request: a message takes 48 MB, and one document 16 MiB.
+#: The most bytes of keys in one request. A message may have 48 MB, and a document 16 MiB.
 REQUEST_BYTES_MAX = 4 << 20
 
 
@@ -109,7 +112,10 @@ class LookupQuery:
     _closed: threading.Event = field(default_factory=threading.Event)
 
     def answer(self, keys: pa.Array) -> LookupResult:
-        """The documents of `keys`, which are distinct and without NULL. Blocks; raises what `Dimension.fetch` does."""
+        """Return the documents of `keys`, which are distinct and not NULL.
+
+        Blocks; raises the errors of `Dimension.fetch`.
+        """
         known, rest = (None, keys) if self.cache is None else self.cache.known(keys)
         pending = [self.requests.submit(self._asked, part) for part in self._parts(rest)]
         try:
@@ -121,11 +127,11 @@ class LookupQuery:
         if known is not None:
             documents.append(known)
         if not documents:
-            documents = [self.dimension.fetch(keys).documents]  # no keys: the columns alone
+            documents = [self.dimension.fetch(keys).documents]  # Without keys, the result only has the columns.
         return LookupResult(pa.concat_tables(documents), sum(one.lost for one in answers))
 
     def close(self) -> None:
-        """End the pauses, and let go of connections."""
+        """End waiting for retries, and close connections."""
         self._closed.set()
         self.dimension.close()
 
@@ -138,7 +144,7 @@ class LookupQuery:
             yield keys.slice(start, step)
 
     def _asked(self, keys: pa.Array) -> LookupResult:
-        """The answer to one request. On a thread of `requests`."""
+        """Send one request, with retries, and return its result. Runs on a thread of `requests`."""
         pauses = Backoff(replace(POLICY, first_s=max(self.retry_wait_s, SPACING_S)))
         for attempt in range(self.retries + 1):
             since = 0.0 if self.cache is None else self.cache.clock()

@@ -11,7 +11,7 @@ from raycdc.model import TableId
 
 
 def check_lookup(options: LookupOptions, number: int) -> list[CheckResult]:
-    """All findings for the `number`-th lookup. Changes nothing, and raises nothing of the server's."""
+    """Return all findings for the lookup with index `number`. Changes nothing; errors of the server become findings."""
     from raycdc.connectors.mongodb.server.client import connect, errors, probe
     from raycdc.delivery.lookup.mongodb import check_index, is_there
 

@@ -6,23 +6,23 @@ sees any of it, and is reused until its epoch is recorded.
 
 | rows | are joined | without a document (`missing` = drop) |
 |---|---|---|
-| inserts, after-images | with the present document | dropped; an update becomes a deletion |
-| deletions and before-images, if the sink updates rows | with nothing, since the key suffices | kept: harmless |
-| deletions and before-images, in a changelog | with NULL if their key is NULL; others are refused | as a filter has \
-it |
+| inserts, after-images | with the present document | left out; an update becomes a deletion |
+| deletions and before-images, in an upsert target | not joined, because the key suffices | kept, which is harmless |
+| deletions and before-images, in a changelog | with NULL if their key is NULL; others are refused | as by a filter |
 
-A changelog's deletion would have to repeat the document found when the row came, which is not stored.
+In a changelog, a deletion would have to repeat the document that was found when the row was inserted, which is not
+stored.
 
 A *note* maps a segment of an epoch to its joined segment. A note is never replaced: if two drivers join the same
-segment, the one whose note comes second uses the first one's file.
+segment, the second one uses the first one's file.
 
 | | state in a folder | state on an object store |
 |---|---|---|
 | joined segment | a file | a file of this machine, and a copy of it as an object that no other process writes |
 | note | a file, made by a link | an object, written in one step with the check of the generations |
 
-*What if the process dies here?* Before the note, the segment counts as not joined, and the next start deletes the file.
-After it, every later driver finds the joined segment, on whichever machine.
+*Crashes*: before the note is written, the segment counts as not joined, and the next start deletes the file. After
+that, every later driver finds the joined segment, on any machine.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from raycdc.state.store import CheckpointStore
 from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import ResolvedLookup
 
-#: The folders of notes, which are documents of the state, and of copied segments on a store.
+#: The folders in the state: of notes, and of copied segments on an object store.
 _NOTES = "looked_up"
 _SEGMENTS = "joined"
 _NOTE = ".json"
@@ -66,9 +66,9 @@ _NOTE = ".json"
 class LookupSegments:
     """The joined segments of a state; see the module's docstring. Callable from any thread.
 
-    Errors are `StateError`, and `FencedError` if another driver took over. `path` is the folder of this machine where
-    joined segments are written. If this folder may be lost, they are `copied` next to the `documents` of the state,
-    which has the notes.
+    Errors are `StateError`, and `FencedError` if another driver took over. Joined segments are written to the folder
+    `path` of this machine. If this folder may be lost, they are `copied` next to the `documents` of the state, which
+    include the notes.
     """
 
     def __init__(self, path: Path, documents: DriverDocuments, *, copied: bool = False) -> None:
@@ -82,13 +82,14 @@ class LookupSegments:
         return f"Answers({str(self.path)!r}, {self._state.where!r})"
 
     def note(self, name: str) -> bytes | None:
-        """The note `name`; None if there is none."""
+        """Return the content of the note `name`; None if there is none."""
         self._here.create()
         return self._state.read(_document(name))
 
     def keep(self, name: str, note: bytes, file: str) -> bytes:
-        """Make `note` that of the segment that was written as `file` (empty: no row is left), unless there is one. The
-        note that counts.
+        """Write `note` for the segment that was joined into `file` (empty: no row is left), unless a note exists.
+
+        Return the note that exists afterwards. If it is another one, `file` is deleted.
         """
         if file and self._copied:
             self._state.write(_copy(file), (self.path / file).read_bytes())
@@ -98,7 +99,7 @@ class LookupSegments:
         return found
 
     def fetch(self, file: str) -> None:
-        """Have the joined segment `file` on this machine, if that can be."""
+        """Copy the joined segment `file` to this machine if it is missing here and has a copy."""
         if not self._copied or (self.path / file).exists():
             return
         data = self._state.read(_copy(file))
@@ -106,14 +107,14 @@ class LookupSegments:
             self._here.write(file, data)
 
     def forget(self, epoch: int) -> None:
-        """Delete the segments of `epoch`, which is recorded and needs them no more."""
+        """Delete the notes and segments of `epoch`, which is recorded and needs them no more."""
         names = [name for name in self._notes() if _epoch_of(name) == epoch]
         if names:
             for file in self._state.atomically(partial(self._taken, names)):
                 self._delete(file)
 
     def sweep(self, committed: int) -> None:
-        """Delete segments of epochs up to `committed`, and unfinished ones. Call it while nothing is staged."""
+        """Delete segments of epochs up to `committed`, and files without a note. Call it while nothing is staged."""
         # Files are listed before notes, so a file without a note is unfinished.
         copies = self._state.list(_SEGMENTS) if self._copied else []
         here = [file for file in self._here.list(".") if not file.endswith(_NOTE)]
@@ -135,7 +136,7 @@ class LookupSegments:
         return [name for name in self._state.list(_NOTES) if name.endswith(_NOTE)]
 
     def _taken(self, names: list[str]) -> list[str]:
-        """Delete the notes; the segments that they named."""
+        """Delete the notes, and return the files that they named."""
         files = [_file_of(self._state.read(f"{_NOTES}/{name}")) for name in names]
         for name in names:
             self._state.delete(f"{_NOTES}/{name}")
@@ -161,7 +162,7 @@ def _copy(file: str) -> str:
 
 
 def _file_of(note: bytes | None) -> str:
-    """The joined segment that a note names; empty if it names none."""
+    """Return the joined segment that a note names; empty if it names none."""
     return str(json.loads(note or b"{}").get("file", ""))
 
 
@@ -176,9 +177,9 @@ def _epoch_of(name: str) -> int:
     return int(number) if number.isdigit() else 1 << 62
 
 
-#: Kinds of rows that carry the present values.
+#: The kinds of rows with the present values.
 _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
-#: Most bytes of looked-up values in one batch: a document is repeated for each row, and Arrow's text columns are
+#: The most bytes of looked-up values in one batch. A document is repeated for each row, and Arrow's text columns are
 #: limited to 2 GiB.
 JOINED_BYTES_MAX = 8 << 20
 
@@ -189,7 +190,7 @@ def _stored_segment(segment: Segment | None) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Note(JsonObject):
-    """Noted of a segment that was joined: its file (empty: no row is left), and the transform that it was made by."""
+    """The note of a joined segment: its file (empty: no row is left), and the identity of its transform."""
 
     file: str
     segment: Segment | None = field(metadata=stored(write=_stored_segment))
@@ -225,7 +226,7 @@ class Joiner:
     def __call__(
         self, segments: Sequence[Segment], made: Sequence[FilteredSegment], resolved: ResolvedTransform, epoch: int
     ) -> list[FilteredSegment]:
-        """Return `made`, the transformed `segments`, each joined; None if no row is left of one.
+        """Return the transformed segments `made` of `segments`, each joined; its `segment` is None if no row is left.
 
         Blocks. Raises `SegmentUnavailableError`, `DataError`, and the errors of a dimension that cannot be queried.
         """
@@ -244,7 +245,10 @@ class Joiner:
         self._answers.sweep(committed)
 
     def _joined(self, name: str, made: Segment, resolved: ResolvedTransform, epoch: int) -> Segment | None:
-        """`made` of the segment `name`, joined now or before."""
+        """Return the joined segment for `made`, the transformed segment `name`.
+
+        Reads the note of an earlier join if there is one.
+        """
         note, asked = f"{begins(epoch)}{name}", resolved.transform.identity()
         there = self._answers.note(note)
         if there is None:
@@ -295,7 +299,10 @@ class Joiner:
             raise
 
     def _answer(self, task: _Task, lookup: ResolvedLookup) -> tuple[pa.Table, int]:
-        """The documents of all keys of the segment: one request for each key, whatever number of rows has it."""
+        """Return the documents of all keys of the segment, and the number of lost values.
+
+        Each distinct key is queried once.
+        """
         keys = [task.keys(batch, lookup) for batch in task.batches()]
         distinct = pc.unique(pa.chunked_array(keys)).drop_null()
         answer = self._asking(lookup).answer(distinct)
@@ -312,17 +319,17 @@ class _Task:
     access: SegmentAccess
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield its stored rows in batches that never separate the two rows of an update."""
+        """Yield the segment's stored rows in batches that never separate the two images of an update."""
         return whole_updates(read_segment(self.segment, access=self.access))
 
     def keys(self, batch: pa.RecordBatch, lookup: ResolvedLookup) -> pa.Array:
-        """Return the lookup key of each row; NULL for rows without a key, or that are not joined."""
+        """Return the lookup key of each row; NULL for rows that have no key or are not joined."""
         outputs = {output.name: output for output in self.resolved.projection().outputs}
         key_path = f"{self.resolved.table}, {lookup.lookup.key_path}"
         keys = canonical(batch.column(outputs[lookup.key].stored), lookup.key_type, key_path=key_path)
         ops = batch.column("_op").to_numpy()
         if self.records.upsert:
-            # A row that is deleted but stays keeps its columns.
+            # With soft deletion, the deleted row stays in the target, so it keeps its looked-up columns.
             return keys if self.resolved.transform.soft else pc.if_else(_is_in(ops, _CAME), keys, _null(keys))
         goes = _is_in(ops, (RowKind.UPDATE_BEFORE, RowKind.DELETE))
         if (bad := np.flatnonzero(pc.and_(goes, keys.is_valid()).to_numpy(zero_copy_only=False))).size:
@@ -334,9 +341,9 @@ class _Task:
         return keys
 
     def joined(self, batch: pa.RecordBatch, answers: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of `batch` that pass, with the looked-up columns appended.
+        """Yield the rows of `batch` that are kept, with the looked-up columns appended.
 
-        They come in parts, each with at most `JOINED_BYTES_MAX` of looked-up values, or one row.
+        Each part has at most `JOINED_BYTES_MAX` of looked-up values, or a single row.
         """
         indexes = []
         missing = np.zeros(batch.num_rows, np.bool_)
@@ -366,7 +373,7 @@ class _Task:
 
 
 def _parts(rows: int, looked_up: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges into which rows are cut by the size of their looked-up values."""
+    """Yield the ranges into which rows are divided by the size of their looked-up values."""
     sizes = np.zeros(rows, np.int64)
     for values, indexes in looked_up:
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):

@@ -1,4 +1,6 @@
-"""The lookups of a pipeline: who asks for each, made when it is first needed and closed with the run."""
+"""The lookups of a pipeline: the queries of each are created when they are first needed, and closed at the end of the
+run.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ def open_joiner(
     access: SegmentAccess,
     warn: Callable[[str], None],
 ) -> Iterator[Joiner | None]:
-    """The joiner of a run's segments while the block does; None without lookups. Raises `SourceError` where a
-    dimension cannot be asked. For the other arguments see `Joiner`.
+    """Create the joiner of a run's segments for the duration of the block; None without lookups.
+
+    Raises `SourceError` if a dimension cannot be queried. The other arguments are those of `Joiner`.
     """
     if not options:
         yield None
@@ -41,8 +44,8 @@ def open_joiner(
 class Lookups:
     """All lookups of a run. Thread-safe. Addresses and passwords stay in this process.
 
-    A lookup of several tables whose keys have different types is queried once per type, each with its own cache; all
-    share the lookup's bound of requests.
+    If a lookup is used by tables whose keys have different types, it is queried separately for each type, each with its
+    own cache. All of them share the lookup's limit of concurrent requests.
     """
 
     def __init__(self, options: Sequence[LookupOptions]) -> None:
@@ -52,7 +55,7 @@ class Lookups:
         self._asking: dict[tuple[int, str], LookupQuery] = {}
 
     def require(self) -> list[str]:
-        """Refuse early what could not work, and return what to warn of. Blocks; raises `SourceError`."""
+        """Check that all dimensions can be queried, and return warnings. Blocks; raises `SourceError`."""
         found = []
         for number, options in enumerate(self._options):
             dimension = _dimension(options, options.lookup(number), "string")
@@ -63,7 +66,7 @@ class Lookups:
         return [text for text in found if text]
 
     def asking(self, lookup: ResolvedLookup) -> LookupQuery:
-        """Return the `LookupQuery` of a lookup."""
+        """Return the `LookupQuery` for a resolved lookup."""
         with self._lock:
             which = lookup.lookup.number, lookup.key_type
             if which not in self._asking:
@@ -92,7 +95,7 @@ class Lookups:
 
 
 def _dimension(options: LookupOptions, lookup: Lookup, key_type: str) -> Dimension:
-    """Return the dimension. Its client library is an optional extra, so it is imported here."""
+    """Return the dimension of a lookup. Its client library is an optional extra, so it is only imported here."""
     from raycdc.delivery.lookup.mongodb import MongoDbDimension
 
     return MongoDbDimension(options, lookup, key_type)

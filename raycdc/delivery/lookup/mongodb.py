@@ -1,8 +1,9 @@
-"""Documents of a MongoDB collection as a dimension: ``$in`` by batches of keys, raw BSON into Arrow by compiled loops.
+"""A MongoDB collection as a dimension: queries with ``$in`` of many keys, and raw BSON decoded to Arrow by compiled
+loops.
 
 | | |
 |---|---|
-| read | documents acknowledged by a majority of the replica set, by the connection string's read preference |
+| read concern | documents acknowledged by a majority of the replica set, by the connection string's read preference |
 | equality | integers by value whatever their type, other values by type and bytes; collations are ignored |
 | an array field | equals no key, although the server itself would compare its elements |
 """
@@ -32,7 +33,7 @@ _UUID_SUBTYPE = 4
 
 
 class MongoDbDimension:
-    """`raycdc.delivery.lookup.api.Dimension`. The client finds the server when it is first asked."""
+    """A `raycdc.delivery.lookup.api.Dimension` on a collection. The client connects at the first query."""
 
     def __init__(self, options: LookupOptions, lookup: Lookup, key_type: str) -> None:
         self._lookup = lookup
@@ -47,9 +48,9 @@ class MongoDbDimension:
         return f"MongoDbDimension({self._table}.{self._lookup.field})"
 
     def require(self) -> str:
-        """Check that the server answers and the collection may be read; raises `SourceError` otherwise.
+        """Check that the server answers and the collection may be read. Raises `SourceError` otherwise.
 
-        Returns a warning, or an empty text.
+        Return a warning, or an empty text.
         """
         probe(self._client, key_path=f"{self._lookup.key_path}.uri")
         with self._errors(self._client, f"reading {self._table}"):
@@ -86,16 +87,16 @@ class MongoDbDimension:
         return cursor.sort(ID) if self._first and field != ID else cursor
 
     def _named(self, documents: pa.Table) -> pa.Table:
-        """The key, and the columns of the lookup in its order."""
+        """Return the key, and the columns of the lookup in its order."""
         key = canonical(documents.column(self._lookup.field), self._key_type, key_path=self._lookup.key_path)
         columns = {KEY: key} | {column.name: documents.column(column.field) for column in self._lookup.columns}
         named = pa.table(columns)
         return named.filter(named.column(KEY).is_valid()) if key.null_count else named
 
     def _one_each(self, documents: pa.Table) -> pa.Table:
-        """Return one document for each key: the only one, or the first.
+        """Return one document for each key: the only one, or the first by ``_id``.
 
-        Raises `DataError` if several are not allowed.
+        Raises `DataError` if a key has several, unless the lookup allows that.
         """
         keys = documents.column(KEY)
         if self._lookup.field == ID or pc.count_distinct(keys).as_py() == len(keys):
@@ -111,9 +112,9 @@ class MongoDbDimension:
 
 
 def layout_of(options: LookupOptions, lookup: Lookup, key_type: str) -> CollectionLayout:
-    """Return how documents are decoded: ``_id``, the lookup's field if it is another one, the fields to add."""
+    """Return the layout for decoding: ``_id``, the lookup's field if it is another one, and the fields to add."""
     types = {column.field: column.type for column in lookup.columns}
-    # The server finds a whole number by its value, so a key may be a decimal128, too.
+    # The server compares numbers by value, so the field may also be a decimal128.
     types = {lookup.field: parse_type("decimal(38,0)" if key_type == "long" else key_type)} | types
     own = types.pop(ID, parse_type("json"))
     columns = [Column(ID, own, nullable=False), *(Column(name, logical) for name, logical in types.items())]
@@ -121,7 +122,7 @@ def layout_of(options: LookupOptions, lookup: Lookup, key_type: str) -> Collecti
 
 
 def _values(keys: pa.Array, key_type: str) -> list[Any]:
-    """Distinct keys as the driver writes them into a request."""
+    """Return distinct keys as the values that MongoDB's driver sends."""
     values: list[Any] = keys.to_numpy(zero_copy_only=False).tolist()
     match key_type:
         case "objectId":
@@ -136,7 +137,7 @@ def _values(keys: pa.Array, key_type: str) -> list[Any]:
 
 
 def check_index(client: Client, table: TableId, field: str) -> tuple[bool, bool]:
-    """Return whether an index begins with `field`, and whether one makes its values unique. Raises `SourceError`."""
+    """Return if an index begins with `field`, and if one makes its values unique. Raises `SourceError`."""
     if field == ID:
         return True, True
     with errors(client, f"listing the indexes of {table}"):

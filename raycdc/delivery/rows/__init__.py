@@ -1,1 +1,1 @@
-"""Rows of an epoch on their way to targets: made exact by the row store, filtered, joined."""
+"""Rows of an epoch on their way to targets: the row store makes changes exact, and bad rows are removed."""

@@ -1,29 +1,27 @@
-"""Removes the rows that a target cannot hold from segments (`raycdc.segments.bad_rows`).
+"""Removes rows that a target cannot hold from segments (`raycdc.segments.bad_rows`).
 
-| rows | checked | how |
-|---|---|---|
-| of a merged target, in columns whose type converts to the target's only for some values | before they are staged, if \
-``on_bad_record`` leaves rows out | only these columns are read |
-| with a value that the target can never have (`Sink.unrepresentable`) | once the target refused a value | all columns \
-are read |
+Two kinds of rows are removed:
+
+* Rows of a merged target, if ``on_bad_record`` leaves rows out. Columns of a type of which only some values convert to
+  the target's are read and checked before the rows are staged.
+* Rows with a value that the target can never have (`Sink.unrepresentable`). All columns are read and checked after the
+  target refused a value.
 
 Runs on threads of the driver; only a segment with a bad row is written again.
 
-This module also refuses epochs in which leaving rows out would silently make a target wrong. A deletion of a bad row is
-recognized because the same row is judged the same way again (`raycdc.segments.bad_rows`). A changed column type may
-change the values that the server has for existing rows, and so how they are judged:
+This module also refuses epochs in which leaving rows out would silently make a target wrong. `LeftOut` makes that
+check. A deletion of a bad row is recognized because the same row is found bad again (`raycdc.segments.bad_rows`). If a
+column's type changes, the server converts existing values, and other rows may be bad than before:
 
 | target | a changed type of a column |
 |---|---|
-| of one table, rows are updated | followed: the removal of a bad row is always the deletion of its key |
+| of one table, upsert | followed, because the removal of a bad row always deletes its key |
 | of one table, a changelog | refused if expressions use the column |
 | of several tables | refused if values may not fit the target's type, and if rows were left out before |
 
-If no row is left out, such a change is followed and recorded (``retyped.json``): leaving rows out may not begin after
-it.
-
-If rows are updated, a deletion of a key might remove another table's row, so several tables whose expressions may fail
-are always refused.
+While no row is left out, such a change is followed and recorded (``retyped.json``), and leaving rows out may not begin
+later. In an upsert target of several tables, a deletion of a key might remove another table's row, so tables whose
+expressions may fail are always refused.
 """
 
 from __future__ import annotations
@@ -69,14 +67,17 @@ from raycdc.state.manifests.manifest import Manifest, Segment
 from raycdc.state.store import CheckpointStore
 from raycdc.transform import ResolvedTransform
 
-#: `raycdc.sinks.api.Sink.unrepresentable`.
+#: The type of `raycdc.sinks.api.Sink.unrepresentable`.
 UnrepresentableRows = Callable[[TableCommit, pa.RecordBatch], pa.Array]
-#: For each row with the columns of a table the reason why it is bad, or null.
+#: Returns for each row of a batch, which has the columns of a table, the reason why it is bad, or null.
 Judge = Callable[[pa.RecordBatch], pa.Array]
 
 
 class BadRowFilter(MadeSegments):
-    """See the module's docstring. Sieved segments are in `folder`, on this machine; callable from any thread."""
+    """Removes bad rows; see the module's docstring.
+
+    New segments are written to `folder`, on this machine. Callable from any thread.
+    """
 
     def __init__(self, records: BadRecords, folder: Path, *, access: SegmentAccess = HERE) -> None:
         self._records = records
@@ -84,11 +85,11 @@ class BadRowFilter(MadeSegments):
         self._access = access
 
     def concerns(self, segment: Segment) -> bool:
-        """Return True if rows of `segment` may have to be left out; decided without reading it."""
+        """Return True if rows of `segment` may have to be left out. Does not read the segment."""
         return self._records.leaves_out and segment.view is not None and bool(risky(segment.view))
 
     def __call__(self, segment: Segment, target: TableId, epoch: int) -> FilteredSegment:
-        """`segment`, which it `concerns`, without bad rows.
+        """Return `segment`, for which `concerns` is True, without bad rows.
 
         Raises `SegmentUnavailableError` if it cannot be read now.
         """
@@ -105,8 +106,10 @@ class BadRowFilter(MadeSegments):
     def without_unrepresentable(
         self, segment: Segment, work: TableCommit, unrepresentable: UnrepresentableRows
     ) -> FilteredSegment:
-        """`segment` of `work` without its `unrepresentable`, after the target refused a value. `ValueRefusedError`,
-        which names the first of them, where ``on_bad_record`` leaves no rows out.
+        """Return `segment` of `work` without rows that the target can never have. Called after the target refused a
+        value.
+
+        If the policy leaves no rows out, raise a `ValueRefusedError` that names the first bad row.
         """
 
         def judge(rows: pa.RecordBatch) -> pa.Array:
@@ -123,13 +126,13 @@ class BadRowFilter(MadeSegments):
     def _filtered(self, task: _Task, target: TableId, epoch: int) -> FilteredSegment:
         self._folder.mkdir(parents=True, exist_ok=True)
         name = file_name(str(target))
-        # A target's segment has a new name each time it is derived, so all rows left out of a target are written again
-        # together.
+        # The target's name is the part: a segment has a new name each time it is derived, so the dead letters of all
+        # segments of a target replace the earlier ones together.
         return task.filtered(self._folder, self._records.dead_letters(epoch, f"{name}-{task.segment.name}", name))
 
 
 def risky(view: RowView) -> list[tuple[Column, LogicalType]]:
-    """Columns of the view's source of which some values may be none of the target's type, and that type."""
+    """Return the columns of the view's source whose values may not fit the target's type, with that type."""
     wanted = {column.name.casefold(): column.type for column in view.target.columns}
     found = []
     for column in view.source.columns:
@@ -151,7 +154,7 @@ def may_fail(have: LogicalType, want: LogicalType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """The `columns` of a segment of which some values may be none of the types that the merged `target` has."""
+    """The `columns` of a segment whose values may not fit the types of the merged `target`."""
 
     segment: Segment
     view: RowView
@@ -160,7 +163,7 @@ class _Merged:
     access: SegmentAccess
 
     def any_bad(self) -> bool:
-        """Return True if a value fails at all."""
+        """Return True if at least one value does not fit."""
         plain = replace(self.segment, view=replace(self.view, target=self.view.source, fill=False))
         names = [column.name for column, _ in self.columns]
         for batch in read_segment(plain, names, access=self.access):
@@ -172,7 +175,7 @@ class _Merged:
         return False
 
     def reasons(self, rows: pa.RecordBatch) -> pa.Array:
-        """A `Judge`."""
+        """Return the reason why each row is bad, or null. A `Judge`."""
         which = np.full(rows.num_rows, -1)
         for number, (column, want) in enumerate(self.columns):
             failed = failing(rows.column(column.name), lambda part, c=column, w=want: turned(part, c.type, w))  # type: ignore[misc]
@@ -187,7 +190,7 @@ class _Merged:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The rows of a segment as `judge` sees them: by `view`, if there is one, with the columns of `schema`."""
+    """The check of one segment: `judge` gets its rows by `view`, if there is one, with the columns of `schema`."""
 
     segment: Segment
     view: RowView | None
@@ -197,7 +200,7 @@ class _Task:
     access: SegmentAccess
 
     def first(self) -> str:
-        """The reason why the first bad row is one, and its key; empty if there is none."""
+        """Return the reason for the first bad row, and the row's key; empty if no row is bad."""
         for batch in self._rows():
             shown = self._shown(batch)
             reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
@@ -226,9 +229,11 @@ class _Task:
         return whole_updates(read_segment(plain, [*names, "_db", "_table"], access=self.access))
 
     def _of_keys(self, batch: pa.RecordBatch, bad: Any) -> tuple[pa.RecordBatch, Any]:
-        """`batch`, where the `bad` rows have nothing but their keys, and which of them the target may have as they were
-        before they were bad: those whose keys it can have. It has no rows of other tables, nor of other keys
-        (`raycdc.source.tables.table_commands`).
+        """Return `batch` with only the keys of its `bad` rows, and which of these rows the target may have from before
+        they were bad.
+
+        These are the rows whose keys the target can hold. A backfill's target has no rows of other tables, or under
+        other keys (`raycdc.source.tables.table_commands`).
         """
         keys = set((self.schema if self.view is None else self.view.source).primary_key)
         if self.view is not None and self.view.projection is not None:
@@ -250,13 +255,13 @@ class _Task:
         return pa.RecordBatch.from_pydict({**{n: shown.column(n) for n in names}, **{n: batch.column(n) for n in meta}})
 
     def _kept(self, batch: pa.RecordBatch, dead_letters: DeadLetterFile | None) -> tuple[pa.RecordBatch, int, str]:
-        """Return the rows that the target gets, the number of bad ones, and the reason of the first."""
+        """Return the rows that the target gets, the number of bad ones, and the reason for the first."""
         shown = self._shown(batch)
         reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
         ops = batch.column("_op").to_numpy()
         bad = pc.is_valid(reasons).to_numpy(zero_copy_only=False) & (ops != RowKind.TRUNCATE)
-        # A missing value counts as NULL, which fits every type, so a failing value is in the row itself. The deletion
-        # of a bad row's key might remove another table's row.
+        # A missing value counts as NULL, which fits every type, so an image with a bad value is known to be bad. Bad
+        # rows are not turned into deletions of their keys, which might remove another table's row.
         exact, wanted = replace(self.records, partial=False, upsert=False), np.ones(batch.num_rows, np.bool_)
         made, kept = judged(ops, batch.column("_seq").to_numpy(), wanted, bad, exact)
         if self.segment.kind == "backfill" and bad.any():
@@ -278,7 +283,10 @@ _RESNAPSHOT = "Read its tables anew (raycdc tables resnapshot), which empties th
 
 @dataclass(slots=True)
 class LeftOut:
-    """See the module's docstring. Asked by the epoch loop for each epoch, in order, when those before are staged."""
+    """Refuses epochs in which leaving rows out would make a target wrong; see the module's docstring.
+
+    The epoch loop calls it for each epoch, in order, after earlier epochs are staged.
+    """
 
     store: CheckpointStore
     records: BadRecords
@@ -287,7 +295,7 @@ class LeftOut:
     _retyped: set[str] | None = None
 
     def add(self, tables: Collection[TableId]) -> None:
-        """Rows of `tables` are left out by an epoch that is staged."""
+        """Note that a staged epoch leaves out rows of `tables`."""
         self._lost.update(tables)
 
     def check(
@@ -299,7 +307,8 @@ class LeftOut:
         after: TargetSchema,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
-        """Check `target_epoch`, a target's part of `manifest`, whose `tables` have `transforms`.
+        """Check `target_epoch`, which is one target's part of `manifest`. `tables` and `transforms` are those of the
+        whole epoch.
 
         Raises `SchemaError` or `ConfigError` if leaving rows out would make the target wrong.
         """
@@ -336,19 +345,24 @@ class LeftOut:
         return table in self._lost or str(table) in bad_rows(self.store, epoch - 1)
 
     def _followed(self) -> set[str]:
-        """Targets whose types changed while no row was left out."""
+        """Return the targets whose types changed while no row was left out."""
         if self._retyped is None:
             self._retyped = set((self.store.documents.read(_NAME) or {}).get("targets", ()))
         return self._retyped
 
     def _follow(self, target: TableId) -> None:
-        """Remember the target before the epoch that changes the type is staged; harmless if that is never committed."""
+        """Record the target before the epoch with the change is staged.
+
+        This is harmless if the epoch is never committed.
+        """
         if str(target) not in self._followed():
             self._followed().add(str(target))
             self.store.documents.write(_NAME, {"targets": sorted(self._followed())})
 
     def _forget(self, target: TableId) -> None:
-        """A target that is new, or that was parked and begins again, has no row from before a change of types."""
+        """Remove the record of the target, which is new or is resnapshotted, so that it has no row from before a
+        change.
+        """
         if str(target) in self._followed():
             self._followed().discard(str(target))
             self.store.documents.write(_NAME, {"targets": sorted(self._followed())})
@@ -412,7 +426,7 @@ class LeftOut:
             want = column.type if index is None else target_epoch.schema.columns[index].type
             if column.type.arrow() == want.arrow():
                 continue
-            # A type change matters here if rows are bad under only one of the two types.
+            # A change of type matters if rows are bad under only one of the two types.
             came = lost is not None and is_floating(column.type.arrow())
             if came or (self._leaves and may_fail(column.type, want)):
                 change = f"the merged type of column {column.name!r} becomes {want.arrow()}"
@@ -429,12 +443,12 @@ class LeftOut:
 
 
 def _retyped(manifest: Manifest, table: TableId) -> list[str]:
-    """Columns of `table` whose type changed, as the source says it: expressions may hide that."""
+    """Return the columns of `table` whose type changed at the source. Expressions may hide such a change."""
     return [event.name for event in manifest.tables[table].changes if isinstance(event, AlterColumnTypeEvent)]
 
 
 def _may_be_bad(schema: TableSchema, merged: TableSchema) -> str:
-    """A column of rows with `schema` of which some values may be none of the merged type; empty without."""
+    """Return a column of rows with `schema` whose values may not fit the merged type; empty if there is none."""
     for column in schema.columns:
         index = find_column(merged, column.name)
         if index is not None and may_fail(column.type, merged.columns[index].type):

@@ -1,29 +1,28 @@
 """Keeps the last row of each key of each source table, to make changes exact (``changelog = "full"``).
 
-The rows are Delta tables under ``<state>/known``, in a folder or on an object store, written by the Delta sink like any
-target, schema changes and commit vectors included. For each table and epoch, *exact* segments are made from the epoch's
-own, once, before transforms and sinks see them.
+The rows are in Delta tables under ``<state>/known``, in a folder or on an object store. The Delta sink writes them like
+any target, with schema changes and commit vectors. For each table and epoch, *exact* segments are made once from the
+epoch's segments, before transforms and sinks get them.
 
-Invariant: an epoch is added to the row store after every target holds it, and before it is recorded. Making exact
-segments of an epoch, the first time or again, therefore always finds the rows as they were before it; and a row store
-that holds an epoch proves that all targets do. For recovery, a row store is one more target per source table
-(`known_slots`): if an epoch's rows are lost before they were added, its table is resnapshotted, which empties the row
-store.
+Invariant: an epoch is added to the row store after every target holds it, and before it is recorded. Whenever exact
+segments of an epoch are made, the store therefore has the rows from before the epoch. A row store that holds an epoch
+proves that all targets hold it. For recovery, a row store is one more target per source table
+(`raycdc.delivery.record_keeper`): if an epoch's rows are lost before they were added, the table is resnapshotted, which
+empties the row store.
 
-*What if the process dies here?* Before or during the targets' commits, the same segments are made again. Between them
-and the commits here, recovery finds that the row stores lack the epoch, and adds it. The next run deletes files of an
-earlier run.
+*Crashes*: before or during the targets' commits, the same segments are made again. Between them and the commits here,
+recovery finds that the row stores lack the epoch, and adds it. The next run deletes files of an earlier run.
 
-Each change is turned into exact steps, which start from the result of the previous step:
+Each change becomes exact steps, which start from the result of the previous step:
 
 | the change | its key exists | its key is new |
 |---|---|---|
 | an insert, or the row after an update | ``-U`` with the stored row, ``+U``; nothing if equal | ``+I`` |
 | a deletion, or the row before an update that moves its key | ``-D`` with the stored row | nothing |
-| a truncated table | itself; no key exists after it | the same |
+| a truncation | itself; no key exists after it | the same |
 
-Method: pure Arrow and numpy, no row in Python. Rows are sorted by key, so that each row sees the previous row of its
-key.
+The method uses Arrow and numpy only, and handles no single rows in Python. Rows are sorted by key, so that each row
+follows the previous row of its key.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 class Steps:
     """The rows of an exact changelog, in order.
 
-    `of` is the index of the change that a row came from. `values` is the index of its values among the stored rows
-    followed by the changes. `second` marks the later row of two.
+    `of` is the index of the change from which a row was made. `values` is the index of its values among the stored rows
+    followed by the changes. `second` is True for the second row of an update.
     """
 
     ops: npt.NDArray[np.int8]
@@ -82,7 +81,7 @@ class Steps:
 
 
 def key_ids(keys: pa.Table) -> npt.NDArray[np.int64]:
-    """A number per row: equal for equal keys, and only for them."""
+    """Return a number per row that is equal for equal keys, and only for them."""
     ids = np.zeros(keys.num_rows, np.int64)
     for column in comparable(keys, keys.column_names).columns:
         codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
@@ -101,10 +100,11 @@ def exact_steps(ops: np.ndarray, numbers: np.ndarray, rows: pa.Table, key: Seque
     codes, ids_now = ops[order], ids[known:][order]
     emptied = codes == RowKind.TRUNCATE
     counts = ~emptied
-    # The stored row is more reliable than the source's before-image, which matters only if it has another key.
+    # A before-image counts only if the update changes the key. Otherwise the stored row is used, because it is more
+    # reliable.
     counts[_answered(codes, numbers[order], ids_now)] = False
     last = _row_before(ids[:known], ids_now, np.cumsum(emptied), counts, came=np.isin(codes, _CAME))
-    # Places among the changes in order of their numbers become those in `rows`.
+    # Convert indexes among the ordered changes to indexes in `rows`.
     indexes = np.concatenate([np.arange(known), known + order])
     there = last != _NOWHERE
     old = np.where(there, indexes[last], _NOWHERE)
@@ -127,10 +127,10 @@ def exact_steps(ops: np.ndarray, numbers: np.ndarray, rows: pa.Table, key: Seque
 
 
 def _answered(codes: np.ndarray, numbers: np.ndarray, ids: np.ndarray) -> npt.NDArray[np.int64]:
-    """Return the indexes of rows before updates whose row after has the same key."""
+    """Return the indexes of before-images whose after-image has the same key."""
     if not (codes == RowKind.UPDATE_BEFORE).any():
         return np.zeros(0, np.int64)
-    # Rows of one key are neighbours here; those of several readers may lie between them by their numbers.
+    # Sort by key, because rows of other keys may be between the two images of an update.
     order = np.lexsort((np.arange(len(ids)), ids))
     here, following = order[:-1], order[1:]
     both = (codes[here] == RowKind.UPDATE_BEFORE) & (codes[following] == RowKind.UPDATE_AFTER)
@@ -146,7 +146,7 @@ def _row_before(
     """Return for each change the index of its key's previous row, among stored rows and changes."""
     changes = np.flatnonzero(counts)
     number = np.concatenate([np.arange(len(known)), len(known) + changes])
-    # Stored rows precede every change, and do not exist after a truncation.
+    # Stored rows are in the first era, which ends at a truncation.
     era = np.concatenate([np.zeros(len(known), np.int64), emptied[changes]])
     whose = np.concatenate([known, ids[changes]])
     is_there = np.concatenate([np.ones(len(known), np.bool_), came[changes]])
@@ -179,32 +179,35 @@ def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.view(wanted) for chunk in column.chunks], wanted)
 
 
-#: Files that a commit removed from the row store are deleted after this time: old versions are never read.
+#: The interval at which files of old versions are deleted, which are never read.
 _CLEANED_EVERY_S = 60.0
-#: Tables whose known rows are committed to at once.
+#: The number of row stores that commit concurrently.
 _COMMITS_AT_ONCE = 4
-#: Nor are old commits looked up; epochs are too many for the month that Delta keeps them.
+#: Old log entries are not read either, and with many epochs, keeping them for Delta's default of 30 days costs too
+#: much.
 _LAYOUT = TableLayout(options=(("delta.logRetentionDuration", "interval 1 hours"),))
 _COUNTER = (1 << SEQ_COUNTER_BITS) - 1
 _META = tuple(field.name for field in META_FIELDS)
 
 
 class RowStore(MadeSegments):
-    """See the module's docstring. `sink` is open on `root`, updates rows and follows every schema change; exact
-    segments are in `folder`, on this machine. Methods block; one thread at a time.
+    """The row stores of a pipeline; see the module's docstring.
+
+    `sink` is open, updates rows and follows every schema change. Exact segments are written to `folder`, on this
+    machine. Methods block, and are called by one thread at a time.
     """
 
     def __init__(
         self, sink: DeltaSink, folder: Path, *, app_id: str, access: SegmentAccess = HERE, empties: bool = True
     ) -> None:
-        """`empties`: a truncated table has no stored rows afterwards."""
+        """Create it. `empties` says that a truncated table has no stored rows afterwards."""
         super().__init__(folder)
         self._empties = empties
         self._sink = sink
         self._exact_folder = folder
         self._app_id = app_id
         self._access = access
-        #: Used by one thread at a time each: an epoch is made exact after the one before was added.
+        #: Each handle is used by one thread at a time, because an epoch is made exact after the previous one was added.
         self._targets: dict[TableId, DeltaTarget] = {}
         self._cleaned_s: dict[TableId, float] = {}
 
@@ -212,7 +215,7 @@ class RowStore(MadeSegments):
     def opened(cls, state: StateLocation, context: SinkContext) -> RowStore:
         """Return the row store of the pipeline with this `state` and this `context` of its sink."""
         sink = DeltaSink(DeltaSinkConfig(path=str(state.below(KNOWN))))
-        # A change that empties no target leaves the rows known.
+        # If targets ignore truncations and drops, the row store keeps the rows, too.
         left_out = context.left_out & {TruncateTableEvent.type, DropTableEvent.type}
         sink.open(
             replace(
@@ -228,14 +231,15 @@ class RowStore(MadeSegments):
         return cls(sink, state.work / "exact", app_id=context.app_id, access=context.access, empties=empties)
 
     def committed(self, table: TableId) -> CommitVector | None:
-        """The vector of the known rows of `table`."""
+        """Return the vector that the row store of `table` holds."""
         target = self._target(table)
         return target.vector() if target.refresh() else None
 
     def exact(self, work: TableCommit) -> dict[str, Segment | None]:
-        """The exact segment of each segment of `work`, which is a source table's share of an epoch, by its name.
+        """Return the exact segment for each segment of `work`, a source table's part of an epoch, by the segment's
+        name.
 
-        None where no row is left. Raises `SegmentUnavailableError` if one cannot be read now.
+        The value is None if no row is left. Raises `SegmentUnavailableError` if a segment cannot be read now.
         """
         if self._empties and _is_resnapshot(work):
             self._make_way(work)
@@ -251,15 +255,16 @@ class RowStore(MadeSegments):
         keys, ops = self._keys(work)
         known = self._known(work, keys)
         if not known.num_rows and (ops == RowKind.INSERT).all() and len(np.unique(key_ids(keys))) == keys.num_rows:
-            # As a snapshot's rows are: exact already.
+            # The rows are inserts of new keys, as in a snapshot, so they are exact already.
             return {segment.name: segment for segment in work.segments}
         return _Task(work, known, self._exact_folder, self._access).made()
 
     def add(
         self, commits: Sequence[TableCommit], made: Mapping[str, Segment | None]
     ) -> dict[TableId, TableRefusedError]:
-        """Add an epoch that all targets hold. `commits` are the shares of its source tables, `made` what `exact` made
-        of their segments; those it does not name are made now. The answer has the tables whose known rows refuse it.
+        """Add an epoch that all targets hold, and return the tables whose row store refuses it, with the error.
+
+        `commits` are the parts of its source tables. `made` are the results of `exact`; missing ones are made now.
         """
         refused: dict[TableId, TableRefusedError] = {}
         with ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="raycdc-known") as pool:
@@ -272,7 +277,7 @@ class RowStore(MadeSegments):
         return refused
 
     def tombstone(self, work: TableCommit) -> None:
-        """The epoch of `work` will never be added."""
+        """Write a tombstone for the epoch of `work`, which will never be added."""
         self._sink.tombstone(replace(work, segments=(), layout=_LAYOUT))
 
     def close(self) -> None:
@@ -317,7 +322,7 @@ class RowStore(MadeSegments):
         return self._targets[table]
 
     def _keys(self, work: TableCommit) -> tuple[pa.Table, np.ndarray]:
-        """The keys of all rows of `work` but emptied tables', and all codes."""
+        """Return the keys of all rows of `work` except truncations, and the codes of all rows."""
         key = list(work.schema.primary_key)
         batches = [batch for segment in work.segments for batch in self._read(segment, [*key, "_op"])]
         rows = pa.Table.from_batches(batches)
@@ -325,7 +330,7 @@ class RowStore(MadeSegments):
         return rows.select(key).filter(pa.array(ops != RowKind.TRUNCATE)), ops
 
     def _known(self, work: TableCommit, keys: pa.Table) -> pa.Table:
-        """Return the stored rows with one of `keys`, as they were before the epoch and with its columns."""
+        """Return the stored rows with one of `keys`, from before the epoch, with the epoch's columns."""
         target = self._target(work.source)
         if not target.refresh():
             raise TargetDroppedError(
@@ -356,19 +361,19 @@ class RowStore(MadeSegments):
             raise type(cause)(f'Known rows of {work.source} (source.changelog = "full"): {cause}') from cause
 
     def _clean(self, table: TableId) -> None:
-        """Delete files that are of old versions alone."""
+        """Delete files that only old versions use."""
         now_s = time.monotonic()
         if now_s - self._cleaned_s.setdefault(table, now_s) < _CLEANED_EVERY_S:
             return
         self._cleaned_s[table] = now_s
         target = self._target(table)
         if target.refresh():
-            # Deletes the files that commits removed, but no file that is being staged.
+            # This deletes files that commits removed, but none that is being staged.
             target.table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=False)
 
 
 class _Task:
-    """Exact segments of one source table's share of an epoch."""
+    """Makes the exact segments of one source table's part of an epoch."""
 
     def __init__(self, work: TableCommit, known: pa.Table, folder: Path, access: SegmentAccess) -> None:
         self._work = work
@@ -382,7 +387,7 @@ class _Task:
         self._meta = changes.select(list(_META)).combine_chunks()
         columns = [column.name for column in work.schema.columns]
         both = pa.concat_tables([known.select(columns), changes.select(columns)])
-        # Texts of a whole epoch may be more than offsets of 32 bits reach.
+        # The text of a whole epoch may exceed the 2 GiB that 32-bit offsets allow.
         self._rows = pa.table({name: _large(both.column(name)) for name in columns}).combine_chunks()
         self._known = known.num_rows
 
@@ -401,12 +406,12 @@ class _Task:
         if not len(indexes):
             return None
         inserts = bool((steps.ops[indexes] == RowKind.INSERT).all())
-        # Rows of a snapshot are taken for inserts of new keys. The name is the same each time, as what lookups found is
-        # kept by the name of the segment that asked for it.
+        # Only inserts of new keys may have the kind of a snapshot. The name is the same each time, because the notes of
+        # lookups name the segment that they joined.
         kind = segment.kind if inserts else "log"
         writer = SegmentWriter.remaking(segment, self._folder, f"exact-{segment.name}", kind=kind)
         numbers = _doubled(self._meta.column("_seq").to_numpy()[steps.of[indexes]], str(segment.table))
-        # Segments of the log share one base; those of chunks are in the order of their bases.
+        # Segments of the log share one base. Chunks are ordered by their bases.
         base = int(numbers[0]) if segment.kind == "snapshot" else int(numbers[0]) & ~_COUNTER
         numbers += steps.second[indexes] - base
         try:
@@ -442,7 +447,7 @@ def _is_resnapshot(work: TableCommit) -> bool:
 
 
 def _doubled(numbers: np.ndarray, table: str) -> np.ndarray:
-    """Return the `_seq` of rows with room for a second row after each, because one update may become two rows."""
+    """Return the `_seq` of rows with room for a second row after each, because a change may become two rows."""
     counters = numbers & _COUNTER
     if (counters >> (SEQ_COUNTER_BITS - 1)).any():
         raise DataError(f"{table}: an epoch of more than two billion rows cannot be made an exact changelog.")

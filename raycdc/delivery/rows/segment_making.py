@@ -1,7 +1,7 @@
-"""The segments made of those of an epoch on their way to the targets: exact, derived, joined, without bad rows.
+"""Makes the segments that targets get from those of an epoch: exact, derived, joined, and without bad rows.
 
-Called by the epoch writer for the works that it stages. A segment that was made once is remembered with the epoch, so
-that works which are staged again, because a node did not answer, have the same one.
+The epoch writer calls it for the commits that it stages. Each new segment is remembered with the epoch, so that commits
+that are staged again, because a node did not answer, get the same segments.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from raycdc.sinks.api import TableCommit
 from raycdc.state.manifests.manifest import Segment
 from raycdc.transform import ResolvedTransform
 
-#: Tables whose rows Spark goes through at once: small jobs wait for the driver more than they compute.
+#: The number of tables that Spark derives concurrently. Small jobs mostly wait for the driver.
 DERIVED_AT_ONCE = 4
 
 
 @dataclass(slots=True)
 class Derived:
-    """The segments derived from those of one epoch; None if no row is left.
+    """The new segments of one epoch; None if no row is left.
 
-    The keys are the names of the original segments, with the target's name if only one target gets them. `bad` has the
-    number of rows that each lost, and the reason of the first.
+    The keys are the names of the original segments, with the target's name before it if only that target gets the new
+    one. `bad` has the table, the number of rows that were left out, and the reason for the first.
     """
 
     segments: dict[str, Segment | None] = field(default_factory=dict)
@@ -49,7 +49,10 @@ class Derived:
 
 
 class SegmentMaking:
-    """See the module's docstring. `left_out` hears which tables lose rows; `access` says where segments are now."""
+    """Makes segments; see the module's docstring.
+
+    `left_out` is notified of tables that lose rows. `access` returns how segments are reached now.
+    """
 
     def __init__(self, routing: Routing, left_out: LeftOut, access: Callable[[], SegmentAccess]) -> None:
         self._routing = routing
@@ -59,8 +62,10 @@ class SegmentMaking:
     def exact(
         self, commits: Sequence[TableCommit], sources: Sequence[TableCommit], known: dict[str, Segment | None]
     ) -> list[TableCommit]:
-        """`commits` with exact segments instead of those of `sources`; `known` remembers them by the names of those
-        they are made of. Raises what `RowStore.exact` does.
+        """Return `commits` with exact segments instead of those of `sources`, the parts of the source tables.
+
+        `known` maps the names of original segments to their exact ones, and is extended. Raises the errors of
+        `RowStore.exact`.
         """
         if self._routing.known is None:
             return list(commits)
@@ -72,8 +77,11 @@ class SegmentMaking:
         return [replace(work, segments=tuple(_derived_segments(work, known))) for work in commits]
 
     def derived(self, commits: Sequence[TableCommit], target_batch: TargetBatch, known: Derived) -> list[TableCommit]:
-        """`commits` with derived segments instead of those of the tables that need it, and without rows that targets
-        cannot have; `known` remembers them. Blocks while Spark computes. Raises what `Routing.derive` does.
+        """Return `commits` with derived segments for tables that need them, and without rows that do not fit merged
+        targets.
+
+        `known` has the segments that were already made, and is extended. Blocks while Spark computes. Raises the errors
+        of the deriver, the joiner and the filter.
         """
         epoch = commits[0].epoch if commits else 0
         wanted = {
@@ -97,7 +105,7 @@ class SegmentMaking:
                 for segment, made in zip(segments, future.result(), strict=True):
                     known.add(segment.name, segment.table, made)
                     if made.segment is not None:
-                        # A repeated call, after a node did not answer, finds them here.
+                        # A repeated call, whose commits have the new segments, must not derive them again.
                         known.segments[made.segment.name] = made.segment
             commits = [replace(work, segments=tuple(_derived_segments(work, known.segments))) for work in commits]
             commits = self._filtered(commits, known, pool)
@@ -105,7 +113,7 @@ class SegmentMaking:
         return commits
 
     def _filtered(self, commits: list[TableCommit], known: Derived, pool: ThreadPoolExecutor) -> list[TableCommit]:
-        """`commits` without rows of which a value is none of the target's type."""
+        """Return `commits` without rows whose values do not fit the type of a merged target."""
         if self._routing.bad_row_filter is None:
             return commits
         bad_row_filter = self._routing.bad_row_filter
@@ -137,7 +145,7 @@ class SegmentMaking:
                 continue
             known.add(_filtered_name(work, segment), segment.table, made)
             if made.segment is not None:
-                # A repeated staging finds the segment here.
+                # A repeated staging, whose commits have the new segment, must not derive or filter it again.
                 known.segments[made.segment.name] = known.segments[_filtered_name(work, made.segment)] = made.segment
             segments[index] = made.segment
         left = tuple(segment for segment in segments if segment is not None)
@@ -156,13 +164,13 @@ class SegmentMaking:
             assert self._routing.joiner is not None, resolved.table
             joined = self._routing.joiner(plain, made, resolved, epoch)
             if derived:
-                # Exact ones are still to be added to the known rows.
+                # Only derived segments are deleted, because exact ones are still needed for the row store.
                 self._forget(one.segment for one in made)
             return joined
         return made
 
     def forget(self, segments: Iterable[Segment | None], epoch: int) -> None:
-        """Derived segments of `epoch`, which is recorded."""
+        """Delete new segments of `epoch`, which is recorded."""
         self._forget(segments)
         if self._routing.joiner is not None:
             self._routing.joiner.forget(epoch)
@@ -174,7 +182,7 @@ class SegmentMaking:
 
 
 def _filtered_name(work: TableCommit, segment: Segment) -> str:
-    """The name of a segment as one target has it, in `Derived`."""
+    """Return the key in `Derived` of a segment that one target gets."""
     return f"{work.target}/{segment.name}"
 
 
@@ -182,12 +190,12 @@ def _filtered_segments(work: TableCommit, known: Mapping[str, Segment | None]) -
     for segment in work.segments:
         made = known.get(_filtered_name(work, segment), segment)
         if made is not None:
-            # Where a node's server is may have changed since it was sifted.
+            # An unchanged segment keeps its newer location.
             yield segment if made.name == segment.name else replace(made, view=segment.view)
 
 
 def _derived_segments(work: TableCommit, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
-    """Yield the segments of `work` with derived ones in place of their originals, without empty ones."""
+    """Yield the segments of `work`, with derived ones instead of their originals, and without empty ones."""
     for segment in work.segments:
         made = known.get(segment.name, segment)
         if made is not None:

@@ -1,1 +1,1 @@
-"""Everything about targets: what they have committed, which are parked, and what each gets of an epoch."""
+"""Targets: what they have committed, which are parked, and what each gets of an epoch."""

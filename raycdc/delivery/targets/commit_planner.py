@@ -1,7 +1,7 @@
 """Plans what each target gets of an epoch: applies transforms, routes, schemas and present segment paths.
 
-Owned by the epoch loop, which passes manifests in order. The description of each target after an epoch goes into its
-commit record, and is read from there when the loop starts or recovers.
+Owned by the epoch loop, which passes manifests in order. The epoch's commit record contains the description of each
+target after the epoch. It is read when the loop starts or recovers.
 
 The rules for a target's part of an epoch are checked for each target in order, before a row is written. A target that
 breaks a rule is refused alone, and all others go on.
@@ -56,7 +56,7 @@ from raycdc.transform import ResolvedTransform, layout_of
 
 
 class TargetBatchRules:
-    """See the module's docstring."""
+    """The rules that a target's part of an epoch must obey; see the module's docstring."""
 
     def __init__(self, routing: Routing, left_out: LeftOut) -> None:
         self._routing = routing
@@ -77,7 +77,7 @@ class TargetBatchRules:
         those of tables that have one.
         """
         if why := next(filter(None, map(self._routing.router.mixed, target_epoch.sources)), ""):
-            # A source with a log parks such a table earlier; topics are not checked there.
+            # A source with a log parks such a table earlier. A source of topics does not check this.
             raise RoutesRefusedError(f"{target_epoch.name}: of {target_epoch.sources[0]}, {why}.")
         merged = ", ".join(map(str, target.sources))
         if len(target.sources) > 1 and self._routing.no_merging:
@@ -121,8 +121,9 @@ class TargetBatchRules:
         target: TargetSchema,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
-        """`RoutesRefusedError` for rows that are read again, where the target may have their keys from other rows: the
-        command is refused there, but a table may have come to share its target since.
+        """Raise `RoutesRefusedError` for a backfill's rows if the target may have their keys from other rows.
+
+        The command for a backfill refuses such tables, but another table may have been routed to the target since.
         """
         again = sorted({s.table for s in manifest.segments if s.kind == "backfill" and s.table in target_epoch.sources})
         rekeyed = any(source in transforms and transforms[source].has_new_key for source in again)
@@ -135,23 +136,25 @@ class TargetBatchRules:
 
 @dataclass(frozen=True, slots=True)
 class TargetBatch:
-    """The parts of all targets in one epoch, and their entries for its commit record.
+    """The parts of all targets in one epoch, and the targets' descriptions for its commit record.
 
-    `derived` are the transforms of tables that need their rows read first.
+    `derived` are the transforms of tables whose segments must be rewritten.
     """
 
     commits: tuple[TableCommit, ...]
     routes: Mapping[str, RoutedTarget]
     derived: Mapping[TableId, ResolvedTransform] = field(default_factory=dict)
-    #: Targets that have no share although tables go there, and why.
+    #: The targets that get no part although tables are routed to them, with the reason.
     refused: Mapping[TableId, TableRefusedError] = field(default_factory=dict)
     #: Warnings for people.
     warnings: tuple[str, ...] = ()
 
 
 class CommitPlanner:
-    """See the module's docstring. `generation` and `access` are those of `raycdc.delivery.ports.EpochPorts`;
-    `sink_retry` waits for Spark, which may be asked what transforms mean.
+    """Plans commits; see the module's docstring.
+
+    `generation` and `access` are those of `raycdc.delivery.ports.EpochPorts`. `sink_retry` waits for Spark, which
+    resolves transforms.
     """
 
     def __init__(
@@ -176,9 +179,10 @@ class CommitPlanner:
         self._rules = TargetBatchRules(routing, self.left_out)
 
     def start_after(self, record: CommitRecord | None) -> None:
-        """Start with the targets as `record` has them. Raises `StateError` if routes changed since then.
+        """Start with the targets that `record` describes, and delete files that earlier runs left.
 
-        A new route of an existing table would lack all its earlier rows.
+        Raises `StateError` if routes changed, because a new target of an existing table would lack all its earlier
+        rows.
         """
         for maker in self._routing.makers:
             maker.sweep()
@@ -187,7 +191,7 @@ class CommitPlanner:
         self.inspect_after(record)
 
     def inspect_after(self, record: CommitRecord | None) -> None:
-        """Do `start_after`, but keep files left by earlier runs."""
+        """Start like `start_after`, but keep files that earlier runs left."""
         tables = record.tables if record else {}
         routes = record.routes if record else {}
         known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}
@@ -203,12 +207,13 @@ class CommitPlanner:
         self._targets.start(known, stream)
 
     def _parked_at(self, record: CommitRecord | None, stream: StreamState | None) -> Collection[str]:
-        """Tables that were not followed when `record` was written: their next rows come with a new snapshot."""
+        """Return the tables that were parked at `record`, and whose next rows come with a new snapshot."""
         if record is None:
             return ()
         parked: list[str] = []
         if stream is not None:
-            # A parked table that stays at its position continues with the written rows, unless it is resnapshotted.
+            # A parked table that keeps its position in the log continues after the written rows, unless it is
+            # resnapshotted.
             asked = requests_of(self._store)
             parked = [
                 str(table)
@@ -221,7 +226,7 @@ class CommitPlanner:
         """Raise `StateError` if a changed transform would make later rows of an existing table inconsistent."""
         identity = self._transforms.identity
         for source, was in {s: entry.transforms.get(s, "") for entry in known.values() for s in entry.sources}.items():
-            # A transform that leaves rows as they are is none.
+            # A transform that does not change rows counts as none.
             if identity(TableId.parse(source)) != was.removeprefix(UNCHANGED) and source not in parked:
                 raise StateError(
                     f"The transform or mask of {source} differs from when its rows were written. Take it back, or "
@@ -231,7 +236,7 @@ class CommitPlanner:
 
     def of(self, manifest: Manifest, parked: ParkedTargets) -> TargetBatch:
         """Return the part of each target of `manifest` that takes part. Blocks while Spark is unreachable."""
-        # Spark is used before anything is remembered, so the call can be repeated.
+        # Transforms, which may need Spark, are resolved before any state changes, so that the call can be repeated.
         tables, transforms, unfit = self._sink_retry.for_spark(partial(self._transformed, manifest))
         part = parked.taking_part(manifest, routed_to(manifest.tables, self._router))
         rules = self._transforms.naming.rules
@@ -275,7 +280,9 @@ class CommitPlanner:
     def _transformed(
         self, manifest: Manifest
     ) -> tuple[Tables, dict[TableId, ResolvedTransform], dict[TableId, TableRefusedError]]:
-        """The tables of `manifest` as their transforms make them, these, and why those are not that do not fit."""
+        """Return the transformed schemas and changes of the tables of `manifest`, their transforms, and the errors of
+        others.
+        """
         tables: dict[TableId, tuple[TableSchema, Sequence[SchemaChangeEvent]]] = {}
         transforms: dict[TableId, ResolvedTransform] = {}
         unfit: dict[TableId, TableRefusedError] = {}
@@ -299,7 +306,7 @@ class CommitPlanner:
     def _transform(
         self, table: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent]
     ) -> tuple[TableSchema, Sequence[SchemaChangeEvent], ResolvedTransform | None]:
-        """Return one table as its transform makes it. Any error here concerns this table only."""
+        """Return one table's transformed schema and changes, and its transform. Any error concerns this table only."""
         try:
             schema, events = self._transforms.read(table, schema, changes)
             resolved = self._transforms.resolved(table, schema)
@@ -312,17 +319,18 @@ class CommitPlanner:
         return schema, events, resolved
 
     def _before(self, table: TableId) -> TableSchema | None:
-        """Return the schema of the table's earlier transformed rows, if a target has them alone; else None.
+        """Return the schema of the table's earlier transformed rows, from a target of this table only; None if there is
+        none.
 
-        A merge finds the new columns itself.
+        For merged targets, the merge itself finds new columns.
         """
         targets = (self._targets.get(name) for name in self._router.targets(table))
         return next((t.schema for t in targets if t is not None and len(t.sources) == 1), None)
 
     def sources(self, manifest: Manifest, parked: ParkedTargets) -> list[TableCommit]:
-        """The works of the known rows for `manifest`; none where no rows are kept.
+        """Return the commits of the row stores for `manifest`; empty if there are no row stores.
 
-        They have the schema changes that this version can read; `require_readable` refuses to write the others.
+        They only contain the schema changes that this version can read; `require_readable` raises an error for others.
         """
         if self._routing.known is None:
             return []
@@ -346,12 +354,14 @@ class CommitPlanner:
         return commits
 
     def sources_of(self, target: TableId) -> tuple[TableId, ...]:
-        """Return the source tables that went into the target so far."""
+        """Return the source tables whose rows the target has."""
         known = self._targets.get(target)
         return known.sources if known is not None else ()
 
     def targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
-        """The targets of an epoch, known rows among them, with the source tables that each gets rows or changes of."""
+        """Return the targets of an epoch, row stores included, with the source tables from which each gets rows or
+        changes.
+        """
         targets: dict[TableId, list[TableId]] = {}
         for source in manifest.tables:
             for name in self._router.targets(source):
@@ -361,7 +371,7 @@ class CommitPlanner:
         return {name: tuple(sources) for name, sources in targets.items()}
 
     def located(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
-        """Each segment with the endpoint of its node as of now (none: the node is away)."""
+        """Return the segments, each with the present endpoint of its node (empty if the node is unreachable)."""
         return self._access().located(segments)
 
     def _work(
@@ -380,7 +390,7 @@ class CommitPlanner:
         segments = [self._seen(s, target_epoch, transforms.get(s.table), alone=alone) for s in chosen]
         rekeyed = any(resolved.has_new_key for table, resolved in transforms.items() if table in target_epoch.sources)
         if rekeyed and self._routing.upsert:
-            # Rows of one new key may have had several keys, and so be in several partitions.
+            # Rows with the same new key may be in several partitions, because they had different keys.
             segments = [replace(segment, partition=0) for segment in segments]
         return TableCommit(
             epoch=manifest.epoch,
@@ -400,7 +410,10 @@ class CommitPlanner:
     def _seen(
         self, segment: Segment, target_epoch: TargetEpoch, resolved: ResolvedTransform | None, *, alone: bool
     ) -> Segment:
-        """The segment as its target sees it, which a table that is not transformed may have for itself alone."""
+        """Return the segment with the view that the target needs; without a view if its rows need no change.
+
+        `alone` says that the target has rows of this table only.
+        """
         schema = target_epoch.schema
         if resolved is None:
             own, _ = self._transforms.read(segment.table, self._targets.schema(segment.schema))
@@ -411,14 +424,14 @@ class CommitPlanner:
             return segment
         fill = self._routing.upsert and not alone
         if fill:
-            # A column that a table had once and dropped has no default in its rows.
+            # Rows get no default for a column that their table had and dropped.
             own, schema, names = self._targets[target_epoch.name].seen(segment.table, own)
             projection = projected(projection, names)
         return replace(segment, view=RowView(own, schema, fill=fill, projection=projection))
 
 
 def _by_table(segments: Sequence[Segment]) -> Mapping[TableId, Sequence[Segment]]:
-    """The segments of each table; to look through all of them for each of hundreds of tables takes long."""
+    """Return the segments of each table, because searching all segments for each of hundreds of tables takes long."""
     found: dict[TableId, list[Segment]] = {}
     for segment in segments:
         found.setdefault(segment.table, []).append(segment)
@@ -426,9 +439,9 @@ def _by_table(segments: Sequence[Segment]) -> Mapping[TableId, Sequence[Segment]
 
 
 def require_readable(commits: Sequence[TableCommit], manifest: Manifest) -> None:
-    """Raise `ChangeRefusedError` if a row store must follow a schema change that this version cannot read.
+    """Raise `ChangeRefusedError` if a row store must apply a schema change that this version cannot read.
 
-    A table with a target that takes part is parked earlier; a table that goes nowhere need not be parked.
+    A table with a target that takes part is parked before that. A table without a target cannot be parked.
     """
     for work in commits:
         part = manifest.tables[work.source]
@@ -450,11 +463,11 @@ def _unknown_columns(target: TableId) -> str:
 
 
 def _begins(sources: Sequence[TableId], tables: Tables) -> bool:
-    """Return True if one of the tables begins, for the first time or again."""
+    """Return True if one of the tables is created in this epoch, for the first time or again."""
     return any(isinstance(change, CreateTableEvent) for source in sources for change in tables[source][1])
 
 
 def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]) -> tuple[str, ...]:
-    """Return the columns that transforms add to all of the tables; any other column belongs to a source."""
+    """Return the columns that the transforms of all tables add. Any other column belongs to a source."""
     columns = [transforms[table].made if table in transforms else frozenset[str]() for table in sources]
     return tuple(sorted(frozenset.intersection(*columns)))

@@ -1,15 +1,16 @@
-"""The description of each target: from the commit record at first, then as each epoch leaves it.
+"""The description of each target: at first from the commit record, then after each planned epoch.
 
-Owned by `raycdc.delivery.targets.commit_planner`, which uses it for each part of an epoch. Everything in it can be
-restored after a restart:
+Owned by `raycdc.delivery.targets.commit_planner`, which uses it for each part of an epoch. All of it can be restored
+after a restart:
 
-| columns that a target has of this pipeline, or may have | known from |
+| columns of this pipeline that a target has, or may have | known from |
 |---|---|
-| of the last epoch that it took | the commit record |
-| of epochs that it refused, as far as it got | the commit record (`RoutedTarget.refused`) |
+| of the last epoch that it holds | the commit record |
+| of epochs that it refused after some steps | the commit record (`RoutedTarget.refused`) |
 | of earlier epochs that are not recorded yet | this process; these epochs are repeated after a restart |
-| of a target that an older raycdc wrote, which described only routed ones | the state of its table's log as of the \
-record; topics have none, and their tables are never resnapshotted |
+| of a target that an older raycdc wrote without a description | the state of the log at the record |
+
+The last kind does not exist for topics, whose tables are never resnapshotted.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ Recorded = Callable[[TableId], RoutedTarget | None]
 
 
 class DescribedTargets(Mapping[TableId, TargetSchema]):
-    """Descriptions of targets; see the module's docstring.
+    """The descriptions of targets; see the module's docstring.
 
-    Used by the thread that stages; the thread that commits may call `recorded`.
+    Used by the thread that stages. The thread that commits may call `recorded`.
     """
 
     def __init__(self, store: CheckpointStore, transforms: TransformedTables, recorded: Recorded) -> None:
@@ -46,7 +47,10 @@ class DescribedTargets(Mapping[TableId, TargetSchema]):
         return f"DescribedTargets({len(self)})"
 
     def __getitem__(self, name: TableId) -> TargetSchema:
-        """Return the target after the last epoch that it got rows of. Its schema is read at first use."""
+        """Return the target's schema after the last planned epoch with rows for it.
+
+        A schema of the state is read at first use.
+        """
         if name not in self._since:
             described = self._at_first[name]
             schema = self.schema(described.schema) if described.schema else None
@@ -66,21 +70,22 @@ class DescribedTargets(Mapping[TableId, TargetSchema]):
         return len(self._at_first.keys() | self._since.keys())
 
     def start(self, known: Mapping[TableId, RoutedTarget], stream: StreamState | None) -> None:
-        """The targets are as a record describes them; `stream` is the state of the log as of its epoch."""
+        """Start with the targets that a record describes. `stream` is the state of the log at the record's epoch."""
         self._at_first, self._since, self._stream = known, {}, stream
 
     def schema(self, fingerprint: str) -> TableSchema:
-        """The schema that the state has under that name; read once."""
+        """Return the schema that the state has under this fingerprint. Each is read once."""
         if fingerprint not in self._schemas:
             self._schemas[fingerprint] = self._store.schema(fingerprint)
         return self._schemas[fingerprint]
 
     def follow(self, targets: Mapping[TableId, TargetSchema]) -> dict[str, RoutedTarget]:
-        """`targets` are so from here on; returns them as a record describes them. All that they name is durable then,
-        and nothing is remembered where that fails.
+        """Set the descriptions of `targets`, and return them in the form of a record.
+
+        New schemas are durable afterwards. Nothing changes if that fails.
         """
         lacking = (target.schema for name, target in targets.items() if self._fingerprint(name, target) is None)
-        # Tables of tenants have one schema by the ten thousand.
+        # Tens of thousands of tables of tenants may share one schema object.
         new = {id(schema): schema for schema in lacking if schema is not None}
         written = {number: schema.fingerprint() for number, schema in new.items()}
         self._store.put_documents({written[number]: schema.to_json() for number, schema in new.items()})
@@ -94,7 +99,7 @@ class DescribedTargets(Mapping[TableId, TargetSchema]):
         return described
 
     def columns_of(self, name: TableId) -> tuple[str, ...]:
-        """Return the columns that the target has of this pipeline, and those that it may have."""
+        """Return the columns of this pipeline that the target has, or may have."""
         recorded = self._recorded(name)
         names: list[str] = []
         for fingerprint in () if recorded is None else recorded.schemas:
@@ -107,7 +112,7 @@ class DescribedTargets(Mapping[TableId, TargetSchema]):
         return tuple(dict.fromkeys(names))
 
     def _of_log(self, table: TableId, stream: StreamState) -> list[str]:
-        """The columns of a table as its rows are written, as of the record."""
+        """Return the names in targets of a table's columns at the record."""
         state = stream[table]
         if isinstance(state, Unknown) or state.schema is None:
             return []
@@ -115,7 +120,7 @@ class DescribedTargets(Mapping[TableId, TargetSchema]):
         return list(self._transforms.naming.of(table, columns).values())
 
     def _fingerprint(self, name: TableId, target: TargetSchema) -> str | None:
-        """The name of the target's schema, where that is its last one, too."""
+        """Return the fingerprint of the target's schema if the schema has not changed; else None."""
         before = self._since.get(name)
         return before[1].schema if before is not None and before[0].schema == target.schema else None
 

@@ -1,19 +1,18 @@
-"""Decides which targets are parked, which get rows of an epoch, and which take part again. For the epoch loop.
+"""Decides which targets are parked, which get rows of an epoch, and which take part again. The epoch loop uses it.
 
 | a target | consequence |
 |---|---|
-| refuses its rows (`TableRefusedError`) at any step up to its commit | it is parked in that epoch's record if `Parks` \
-says so; otherwise the error ends the run |
-| is parked | from the next epoch on, its source tables have no rows in any target, and its content is not read: it \
-may be deleted, and it and their other targets may have a part of an unrecorded epoch |
-| gets a resnapshot of one of its source tables | that table takes part again, and the first such table empties the \
-target |
-| refuses the resnapshot, too | it is parked as of that epoch |
-| has rows of several tables, told apart by keys alone, and new snapshots of all of these are requested | it waits for \
-them as if parked, and is emptied once |
+| refuses its rows at any step up to its commit | it is parked by that epoch's record if `Parks` allows that |
+| is parked | from the next epoch on, no target gets rows of its source tables |
+| gets a resnapshot of one of its source tables | that table takes part again; the first such table empties the target |
+| refuses the resnapshot, too | it is parked again, from that epoch on |
+| is an upsert target whose source tables are all resnapshotted | it waits for all of them, and is emptied once |
 
-*What if the process dies here?* Before the epoch's record, the rows are refused again. After it, the record says so,
-and the source is notified again (`raycdc.source.tables.table_requests.refusals_of`).
+If a target may not be parked, its `TableRefusedError` ends the run. A parked target is not read any more, so it may be
+deleted. It, and other targets of its source tables, may hold a part of an epoch without a record.
+
+*Crashes*: before the epoch's record, the rows are refused again. After it, the target is parked by the record, and the
+source reads that when it starts (`raycdc.source.tables.table_requests.refusals_of`).
 
 A source table waits as a whole, not only its rows for one target, because only a whole table can be resnapshotted.
 """
@@ -44,10 +43,10 @@ from raycdc.state.store import CheckpointStore
 
 @dataclass(frozen=True, slots=True)
 class Parks:
-    """For which reasons a target is parked; for the others its error ends the run, as the user asked for that.
+    """The reasons for which a target is parked. For any other reason, its error ends the run, as the user configured.
 
-    `tables` is ``pipeline.on_table_error``, `changes` says no to ``schema_change = "fail"``, and `values` to
-    ``on_bad_record = "fail"``.
+    `tables` is False for ``pipeline.on_table_error = "fail"``, `changes` for ``schema_change = "fail"``, and `values`
+    for ``on_bad_record = "fail"``.
     """
 
     tables: bool = True
@@ -77,8 +76,8 @@ def parks_of(options: PipelineOptions) -> Parks:
 class SinkOutagePolicy:
     """How to retry a sink that is unreachable or whose disk is full.
 
-    `location` is where it writes, for messages; `notify` reports what is waited for; `policy` limits the time (None:
-    the default).
+    `location` is the sink's location for messages. `notify` is called with messages about the outage. `policy` limits
+    the time (None: the default).
     """
 
     location: str = ""
@@ -92,7 +91,7 @@ class ParkingPolicy:
 
     `on_parked` is called with parked targets once the record has them. `on_bad_rows` is called, before an epoch is
     committed, with the rows that it leaves out and with columns that cannot be dropped. `follows` says whether the
-    configuration still selects a source table. `waiting` is for a sink that accepts no writes for now.
+    configuration still selects a source table. `waiting` says how to retry a sink that accepts no writes.
     """
 
     parks: Parks = field(default_factory=Parks)
@@ -102,7 +101,7 @@ class ParkingPolicy:
     waiting: SinkOutagePolicy = field(default_factory=SinkOutagePolicy)
 
 
-#: Parks nothing; for callers that run their own epoch loop.
+#: The policy that parks no target.
 NOTHING = ParkingPolicy(Parks(tables=False))
 
 
@@ -110,7 +109,7 @@ class ParkedTargets:
     """The parked targets; see the module's docstring. Called by the thread that stages and the one that commits."""
 
     def __init__(self, entries: Mapping[str, ParkedTarget], parks: Parks, *, can_replace: bool = False) -> None:
-        """`can_replace`: a new snapshot may take the place of whatever is at a target's."""
+        """Create it. `can_replace` says that a new snapshot can replace whatever exists at a target's location."""
         self._entries: Mapping[str, ParkedTarget] = dict(entries)
         self._parks = parks
         self._can_replace = can_replace
@@ -120,15 +119,14 @@ class ParkedTargets:
         return f"ParkedTargets({sorted(self._entries)})"
 
     def owes_nothing(self, target: TableId) -> bool:
-        """Return True if the target's content no longer matters: it is parked, and no resnapshot began."""
+        """Return True if the target's content does not matter: it is parked, and its resnapshot has not begun."""
         entry = self._entries.get(str(target))
         return entry is not None and not entry.begun
 
     def reached(self, sources: Collection[TableId]) -> tuple[int, int]:
-        """Return how far a target of `sources` may be beyond its record.
+        """Return the (epoch, step) up to which a target of `sources` may be ahead of its record.
 
-        It may have its rows, or a part of them, of an epoch in which it or another target of the same tables was
-        parked.
+        It may hold rows of an epoch in which it, or another target of the same tables, was parked.
         """
         names = {str(source) for source in sources}
         epochs = [entry.epoch for entry in self._entries.values() if not names.isdisjoint(entry.sources)]
@@ -136,11 +134,11 @@ class ParkedTargets:
 
     @property
     def entries(self) -> Mapping[str, ParkedTarget]:
-        """The entries for the next record; never changed in place."""
+        """Return the entries for the next record. The mapping is never changed in place."""
         return self._entries
 
     def takes_part(self, target: TableId, source: TableId, manifest: Manifest) -> bool:
-        """Return True if rows of `source` in `manifest` are for `target`."""
+        """Return True if `target` gets the rows of `source` in `manifest`."""
         entries = self._entries
         if any(str(source) in entry.sources and entry.waits(source, manifest) for entry in entries.values()):
             return False
@@ -148,14 +146,19 @@ class ParkedTargets:
         return entry is None or not entry.waits(source, manifest)
 
     def begins(self, target: TableId, manifest: Manifest) -> bool:
-        """Return True if a share of `target` is the first one since it was parked: whatever it was before is over."""
+        """Return True if the target's part of `manifest` is its first one since it was parked, so that earlier rows do
+        not count.
+        """
         entry = self._entries.get(str(target))
         return entry is not None and not entry.begun and manifest.epoch >= entry.epoch
 
     def taking_part(
         self, manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]
     ) -> dict[TableId, tuple[TableId, ...]]:
-        """Return those `targets` of an epoch that get rows, and of which source tables. Row stores are included."""
+        """Return those `targets` of an epoch that get rows, with the source tables of these rows.
+
+        Row stores are included.
+        """
         parts = {
             target: tuple(source for source in sources if self.takes_part(target, source, manifest))
             for target, sources in targets.items()
@@ -172,9 +175,9 @@ class ParkedTargets:
         *,
         anyway: bool = False,
     ) -> None:
-        """Park `target` from `manifest` on. Raises `error` if the user does not want that, unless `anyway`.
+        """Park `target` from `manifest` on. Raises `error` if the configuration does not allow that, unless `anyway`.
 
-        A target that meanwhile refused an earlier epoch is parked from that one on.
+        A target that has refused an earlier epoch stays parked from that one on.
         """
         if not anyway and not self._parks(error.reason):
             raise error
@@ -222,7 +225,7 @@ class ParkedTargets:
         self._add(target, sources, manifest, held, ParkReason.MISSING, lambda _: text)
 
     def after(self, manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> None:
-        """Remove the targets that take part again from the parked ones; called just before `manifest` is recorded."""
+        """Remove targets that take part again from the parked ones. Called just before `manifest` is recorded."""
         with self._lock:
             left = {}
             for name, entry in self._entries.items():
@@ -235,7 +238,7 @@ class ParkedTargets:
 
 
 class FollowedSources:
-    """Tells which source tables are still followed, by the newest manifest and the configuration (`selects`)."""
+    """Finds out which source tables are still followed, from the newest manifest and the configuration (`selects`)."""
 
     def __init__(self, store: CheckpointStore, selects: Callable[[TableId], bool]) -> None:
         self._stream = stream_of(store.last_manifest())
@@ -243,18 +246,17 @@ class FollowedSources:
         self._requests = requests_of(store)
 
     def __call__(self, source: TableId) -> bool:
-        """Return True if rows of the table go on, so that its target must be as recorded."""
+        """Return True if the table is still followed, so that its target must agree with the record."""
         return self._selects(source) and (self._stream is None or source in self._stream.followed)
 
     def is_asked_for(self, source: TableId) -> bool:
-        """Return True if the user requested a change of the table at this start.
-
-        Its target's state is then irrelevant.
+        """Return True if the user requested a change of the table at this start, so that its target's state does not
+        matter.
         """
         return self._stream is not None and self._requests.acts_on(str(source), self._stream)
 
     def begin_together(self, sources: Collection[TableId]) -> list[TableId]:
-        """Return the merged `sources` that are resnapshotted; empty unless all that still have rows to come are."""
+        """Return the resnapshotted `sources` of a merged target; empty unless all that are still followed are."""
         if (stream := self._stream) is None:
             return []
         again = [source for source in sources if resnapshot_requested(str(source), self._requests, stream)]
@@ -265,7 +267,7 @@ class FollowedSources:
 
 
 def _is_over(source: str, manifest: Manifest) -> bool:
-    """Return True if the table is not followed any more. A later resnapshot starts on its own."""
+    """Return True if the table is not followed any more. If it is added again later, it gets a snapshot of its own."""
     stream = stream_of(manifest)
     state = None if stream is None else stream.named(source)
     return isinstance(state, Parked) and state.phase in (ParkedPhase.ENDED, ParkedPhase.REMOVED)
@@ -274,9 +276,9 @@ def _is_over(source: str, manifest: Manifest) -> bool:
 def _message(
     target: TableId, sources: Collection[str], manifest: Manifest, error: TableRefusedError, *, can_replace: bool
 ) -> str:
-    """The text for people: the error, from where on nothing was written, and the way out."""
+    """Return the text for people: the error, from which epoch on nothing was written, and the solution."""
     name = next(iter(sources), str(target))
-    # Most errors of a target begin with its name, and so does every message about a parked table.
+    # Remove the target's name, because every message about a parked table begins with it.
     why = _sentence(str(error).removeprefix(f"{target}: "))
     written = f"Nothing of {target} was written from epoch {manifest.epoch} on."
     if error.partly_written:
@@ -303,5 +305,5 @@ def _message(
 
 
 def _sentence(text: str) -> str:
-    """Return a server's message with a full stop, so that a sentence can follow."""
+    """Return a server's message with a full stop at its end."""
     return text if text.endswith((".", "!", "?")) else f"{text.removesuffix(';')}."

@@ -1,8 +1,8 @@
 """Retries a sink that is unreachable, locked by another client, or full. Waiting loses nothing.
 
-This works for every sink: it reports with `SinkUnavailableError`, or with the system's error of a disk, that a retry
-may succeed. Its calls are repeated from the beginning of their transaction; a commit with an unknown outcome is found
-in the target's record.
+This works for every sink: `SinkUnavailableError`, or an error of the operating system about a disk, means that a retry
+may succeed. A call is repeated from the beginning of its transaction. If the outcome of a commit is unknown, the
+target's record shows it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ T = TypeVar("T")
 
 
 class SinkRetry:
-    """See the module's docstring. `stopping` ends the waiting. For any thread."""
+    """Retries calls of a sink; see the module's docstring. `stopping` ends the waiting. Callable from any thread."""
 
     def __init__(self, waiting: SinkOutagePolicy, stopping: threading.Event, threads: Threads) -> None:
         self._location = waiting.location
-        #: How long the sink is retried, and how often.
+        #: How long and how often the sink is retried.
         self.policy = waiting.policy or POLICY
         self._retrier = Retrier(notify=waiting.notify, stopping=stopping, threads=threads, policy=self.policy)
 
     def __call__(self, act: Callable[[], T]) -> T:
-        """The result of `act`, which can be done again: it is tried again while the sink is away or its disk full.
-        `SinkError` with its place when that takes too long.
+        """Call `act`, which must be repeatable, and return its result. Repeat it while the sink is unreachable or its
+        disk full.
+
+        Raises a `SinkError` that names the sink's location when the time is over.
         """
         return self._retrier(act, self._outage)
 
     def for_spark(self, act: Callable[[], T]) -> T:
-        """Call `act` like `__call__`, for work of Spark outside the sink: it is repeated if Spark's JVM is gone."""
+        """Call `act`, which uses Spark outside of the sink, and return its result. Repeat it if Spark's JVM is gone."""
         return self._retrier(act, _lost_spark)
 
     def _outage(self, cause: Exception) -> Outage | None:
-        """Return the outage that waiting may end; None for any other error."""
+        """Return the outage that a retry may outlast; None for any other error."""
         if isinstance(cause, SinkUnavailableError):
             return sink_outage(cause)
         if isinstance(cause, StateError | TableRefusedError) or not is_absent(cause):
@@ -50,7 +52,7 @@ class SinkRetry:
 
 
 def sink_outage(cause: SinkUnavailableError) -> Outage:
-    """The trouble of a sink that does not answer, or whose work Spark did not finish."""
+    """Return the outage of a sink that does not answer, or whose work Spark did not finish."""
     if isinstance(cause, SparkLostError):
         return Outage(f"Spark is waited for: {cause}", "see in its log, and in the machine's, why it ended", SinkError)
     return Outage(f"The sink is waited for: {cause}", "see that it answers", SinkError)

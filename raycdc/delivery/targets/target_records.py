@@ -1,8 +1,8 @@
-"""Reads what targets hold of this pipeline, and checks that this state can have written it.
+"""Reads the commit records of targets, and checks that this state can have written them.
 
-Used by the epoch loop when it starts, and before an epoch is first written. Targets are always read, because a record
-alone may be wrong; targets without memory (a console) are left out if nothing depends on them. A target that cannot be
-read while others answer is parked before anything depends on it, because it may hold any epoch.
+The epoch loop uses it when it starts, and before an epoch is first written. Targets are always read, because the
+state's own record alone may be wrong. Targets without a record (a console) are only read if nothing depends on them. A
+target that cannot be read while others answer is parked before anything depends on it, because it may hold any epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ from raycdc.state.store import CheckpointStore
 
 
 class TargetRecords:
-    """See the module's docstring. Targets are named as commit records name them, known rows among them."""
+    """Reads and checks targets; see the module's docstring.
+
+    Row stores are included, under their names in commit records.
+    """
 
     def __init__(
         self,
@@ -55,8 +58,9 @@ class TargetRecords:
         self._planner = planner
 
     def of(self, manifest: Manifest) -> dict[TableId, CommitVector | None]:
-        """The vector of each target that takes part in the epoch of `manifest`. A target that remembers nothing had its
-        rows when they became known rows.
+        """Return the vector of each target that takes part in the epoch of `manifest`.
+
+        A target without a record of its own counts as holding what the row stores of its tables hold.
         """
         targets = self._targets(manifest)
         holds = {name: self._held_or_parked(name, targets, manifest) for name in targets if self._asks(name)}
@@ -71,7 +75,8 @@ class TargetRecords:
     def check_record(
         self, recorded: Mapping[str, tuple[int, int]], committed: int, newest: int
     ) -> dict[TableId, tuple[TableRefusedError, CommitVector | None]]:
-        """Return the targets that lack rows of the record of `committed`, with the reason and what they hold.
+        """Return the targets that lack rows of the record of `committed`, with the reason and the vector that they
+        hold.
 
         Raises `SinkError` if a target is ahead of the record and of the epochs sealed after it. Parked targets are not
         checked.
@@ -96,7 +101,8 @@ class TargetRecords:
         holds |= {name: self._held_or_parked(name, behind, after) for name in new}
         reached = {name: self._parked.reached((*self._sources_of(name), *behind.get(name, ()))) for name in holds}
         for name in filter(self._parked.owes_nothing, behind):
-            # It also refused an earlier resnapshot; it may have got a part of that, and could not be barred from it.
+            # The target refused an earlier resnapshot, too. It may hold a part of that, because it also refused the
+            # tombstone.
             begins = min(epoch for epoch, (_, targets) in later.items() if name in targets)
             reached[name] = max(reached.get(name, (0, 0)), (begins - 1, STEP_LAST))
         most = {str(name): max(recorded.get(str(name), (0, 0)), vector) for name, vector in reached.items()}
@@ -106,17 +112,17 @@ class TargetRecords:
         return {name: (invalid.get(name) or TargetDroppedError(text), holds[name]) for name, text in lacking.items()}
 
     def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Return the targets of a record that must still exist.
+        """Return the entries of a record whose targets must exist.
 
-        Those about to be resnapshotted may have been deleted.
+        A target that waits for its resnapshot may have been deleted.
         """
         return {name: v for name, v in recorded.items() if not self._parked.owes_nothing(TableId.parse(name))}
 
     def check_ours(self, manifest: Manifest, recorded: Mapping[str, tuple[int, int]]) -> None:
-        """Raise `SinkError` if another writer wrote the epoch's number before us.
+        """Raise `SinkError` if another writer has already written the number of this epoch to a target.
 
-        Targets that were written before are compared with the record at the start. A target that is new to this state
-        and already holds the epoch would be skipped by the sink, as if we had written it.
+        Targets with a record were compared at the start. If a target is new to this state and already holds the epoch,
+        the sink would skip the epoch.
         """
         targets = self._targets(manifest)
         for target in targets:
@@ -126,8 +132,10 @@ class TargetRecords:
                     raise SinkError(another_copy(target, held.epoch))
 
     def written(self, manifests: Iterable[Manifest]) -> list[TableId]:
-        """The targets of the epochs that hold any of this pipeline, while nothing is recorded; known rows are the
-        state's own, and where a tombstone is the last thing that a target holds, it has no rows.
+        """Return the targets of the epochs that hold rows of this pipeline, while nothing is recorded.
+
+        Row stores are left out, because they belong to the state. A target whose last commit is a tombstone has no
+        rows.
         """
         targets = dict.fromkeys(target for manifest in manifests for target in self._targets(manifest))
         asked = [target for target in targets if self._asks(target) and table_of(target) is None]
@@ -142,7 +150,7 @@ class TargetRecords:
         return self._parked.taking_part(manifest, self._planner.targets(manifest))
 
     def _asks(self, target: TableId) -> bool:
-        """Return True if the target stores its own commits."""
+        """Return True if the target keeps a record that can be read."""
         return self._sink.durable or table_of(target) is not None
 
     def _held_or_parked(
@@ -152,9 +160,10 @@ class TargetRecords:
         manifest: Manifest,
         why_not: dict[TableId, TableRefusedError] | None = None,
     ) -> CommitVector | None:
-        """Return what the target holds. A target that alone does not answer is parked as of `manifest`.
+        """Return the vector of the target. Parks it as of `manifest` if it does not answer while others do.
 
-        `targets` has the sources of each target; the others are queried to see whether they answer.
+        `targets` has the sources of each target; the other targets may be queried. If the target refuses for another
+        reason, the error is put into `why_not`.
         """
         try:
             return self.held(target, siblings=targets)
@@ -166,16 +175,16 @@ class TargetRecords:
         return None
 
     def _held_if_there(self, target: TableId) -> CommitVector | None:
-        """The vector of `target`; None if it cannot be asked, which its next write reports, too."""
+        """Return the vector of `target`; None if the target refuses, which its next write reports, too."""
         try:
             return self.held(target)
         except TableRefusedError:
             return None
 
     def held(self, target: TableId, *, patient: bool = True, siblings: Iterable[TableId] = ()) -> CommitVector | None:
-        """Return the commit vector of a target, or of a table's row store.
+        """Return the vector of a target, or of a table's row store.
 
-        It is asked once unless `patient`. `siblings` are other targets that may be queried to see whether they answer.
+        A failed read is retried if `patient`. `siblings` are other targets that may be queried to see if they answer.
         """
         table = table_of(target)
         if table is None:

@@ -1,23 +1,23 @@
 """Retries one target, and parks it if it accepts no write while other targets of the sink answer.
 
-Called by the epoch writer and by recovery in place of `SinkRetry`. A sink that is unreachable as a whole ends the run;
-a target that is blocked alone (`TargetBlockedError`) must not hold up others. When the retries are used up, these
-queries in order decide which case it is:
+Called by the epoch writer and by recovery in place of `SinkRetry`. A sink that is unreachable as a whole ends the run.
+A single target that is blocked (`TargetBlockedError`) must not hold up others. When the retries are used up, the
+following queries, in this order, decide which case it is:
 
-| query | a target alone is blocked when |
+| query | the target alone is blocked if |
 |---|---|
 | another target of the sink that is neither parked nor retried | it returns what it holds, and is not blocked |
-| the target, if a lock is waited for | the sink says who has it locked |
-| the target otherwise | it cannot return what it holds |
+| the target, if the error is a lock | the sink says who has it locked |
+| the target, otherwise | it cannot return what it holds |
 | the other one again | it still answers |
 
 A recent commit of another target proves nothing: the sink may have failed right after it.
 
 A start reads what each target holds, and so does the first epoch of an added table, with the same retries
-(`raycdc.delivery.targets.target_records`): a target that alone cannot be read is parked, too.
+(`raycdc.delivery.targets.target_records`). A target that cannot be read while others answer is parked, too.
 
-*What if a commit that seemed to fail has succeeded?* The target then holds an epoch in which it is parked, which
-`parked_targets` allows for; its next rows empty it.
+A commit that seemed to fail may have succeeded. The target then holds an epoch in which it is parked, which
+`parked_targets` allows; its next rows empty it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ from raycdc.sinks.api import Sink
 
 T = TypeVar("T")
 
-#: At most this many other targets are queried: each may take as long as the sink's timeout.
+#: The most other targets that are queried, because each query may take as long as the sink's timeout.
 UNAFFECTED_ASKED = 3
 
 
 class TargetRetry:
-    """See the module's docstring. For any thread: each set is changed by single steps."""
+    """Retries writes to targets; see the module's docstring.
+
+    Callable from any thread, because each set is changed atomically.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class TargetRetry:
         self._parked = parked
         self._records = records
         self._stopping = stopping
-        #: Targets that took something from us, those whose last verb failed, and the ones known to be blocked alone.
+        #: The targets that accepted a call, those whose last call failed, and those that are known to be blocked alone.
         self._took: set[TableId] = set()
         self._troubled: set[TableId] = set()
         self._blocked: set[TableId] = set()
@@ -71,15 +74,15 @@ class TargetRetry:
         return f"TargetRetry(troubled={sorted(map(str, self._troubled))})"
 
     def for_spark(self, act: Callable[[], T]) -> T:
-        """`SinkRetry.for_spark`."""
+        """Call `act` like `SinkRetry.for_spark`."""
         return self._sink_retry.for_spark(act)
 
     def __call__(self, targets: Sequence[TableId], act: Callable[[], T], *, siblings: Iterable[TableId] = ()) -> T:
-        """Return the result of `act`, which writes to `targets`, retried like `SinkRetry`.
+        """Call `act`, which writes to `targets`, with the retries of `SinkRetry`, and return its result.
 
-        Raises `TargetBlockedError` when it took too long and one of them is blocked alone. If there are several
-        targets, which are then written one by one, the blocked one is not retried again. `siblings` are targets that
-        may be queried although they were not written to yet.
+        Raises `TargetBlockedError` when the time is over and one of the targets is blocked alone. If there are several,
+        they are then written one by one, and the blocked one is not retried again. `siblings` are targets that may be
+        queried although nothing was written to them yet.
         """
 
         def tried() -> T:
@@ -89,7 +92,7 @@ class TargetRetry:
                 if len(targets) == 1:
                     self._troubled.add(targets[0])
                     if targets[0] in self._blocked and not isinstance(cause, SparkLostError):
-                        # Cleared for this call only: the next call belongs to a resnapshot.
+                        # The mark is removed, because the next call for this target belongs to a resnapshot.
                         self._blocked.discard(targets[0])
                         raise self._error(targets[0], cause, "") from cause
                 raise
@@ -108,8 +111,8 @@ class TargetRetry:
                 raise
             alone = 0
             for target in targets:
-                # A stop ends the waiting, too. Each query may take its time; if two targets find no other target that
-                # answers, the rest will not either.
+                # The time may be over because of a stop. Queries may take long, so give up after two targets found no
+                # other target that answers.
                 if self._stopping.is_set() or alone > 1:
                     raise
                 others = self._unaffected(target, siblings)
@@ -128,7 +131,9 @@ class TargetRetry:
         return TargetBlockedError(f"{text}: {str(cause).rstrip('.')}. {words}".rstrip())
 
     def _words(self, target: TableId, cause: SinkUnavailableError) -> str | None:
-        """Words about who or what blocks `target` (may be empty), if others answer; None if that is not certain."""
+        """Return a text about who or what blocks `target` (may be empty); None if it is not certain that the target is
+        blocked.
+        """
         try:
             if isinstance(cause, SinkLockedError) and (words := self._sink.blocked(target)):
                 return words
@@ -143,8 +148,8 @@ class TargetRetry:
         return None
 
     def _unaffected(self, target: TableId, siblings: Iterable[TableId]) -> Iterator[TableId]:
-        """Some targets that go on if this one does not hold them up."""
-        # Another thread may be recording an epoch.
+        """Yield some other targets that are not known to have failed."""
+        # The names are copied, because another thread may be recording an epoch.
         known = map(TableId.parse, list(self._records.vectors))
         names = dict.fromkeys([*known, *sorted(self._took, key=str), *siblings])
         others = [

@@ -64,7 +64,7 @@ POINTS = (
     "after_last_commit",
     "after_known",
     # The driver's record of commits.
-    "before_park_told",
+    "before_park_reported",
     "after_record",
     # The driver that takes a command about a table: before it ends the readers, and when its answer is durable.
     "before_command",

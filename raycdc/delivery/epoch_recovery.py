@@ -389,7 +389,7 @@ class EpochRecovery:
             for target in targets:
                 if table_of(target) is None:
                     sources = self._records.sources_of(target)
-                    held = self._writer.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
+                    held = self._writer.held_of_refused(target, retry=not isinstance(error, TargetBlockedError))
                     self._parked.park(target, sources, manifest, error, held)
             if self._records.epoch:
                 # The record is written before the manifests are dropped, because afterwards nothing would park the

@@ -362,9 +362,9 @@ class EpochWriter:
     def _commit_table(self, prepared: PreparedEpoch, work: TableCommit) -> None:
         does, part = f"commits epoch {prepared.manifest.epoch}", _part(prepared.manifest, [work])
         with self._ports.tracker.doing(Stage.COMMIT, does, table=str(work.target), part=part):
-            self._commit_patiently(prepared, work)
+            self._commit_retrying(prepared, work)
 
-    def _commit_patiently(self, prepared: PreparedEpoch, work: TableCommit) -> None:
+    def _commit_retrying(self, prepared: PreparedEpoch, work: TableCommit) -> None:
         staged = [prepared.staged[work.target]]
 
         def commit() -> None:
@@ -392,17 +392,17 @@ class EpochWriter:
         reach("before_park")
         sources = {*self._planner.targets(manifest).get(target, ()), *self._planner.sources_of(target)}
         # A blocked target is not retried, because the retries were just used up.
-        held = self.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
+        held = self.held_of_refused(target, retry=not isinstance(error, TargetBlockedError))
         self._parked.park(target, sources, manifest, error, held)
 
-    def held_of_refused(self, target: TableId, *, patient: bool = True) -> CommitVector | None:
+    def held_of_refused(self, target: TableId, *, retry: bool = True) -> CommitVector | None:
         """Return the commit vector of a target that refused its rows; None if the target cannot be read or is gone."""
         try:
-            return self._target_records.held(target, patient=patient) if self._sink.durable else None
+            return self._target_records.held(target, retry=retry) if self._sink.durable else None
         except TableRefusedError:
             return None
         except SinkError:
-            if patient:
+            if retry:
                 raise
             return None
 

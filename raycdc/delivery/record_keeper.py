@@ -151,7 +151,7 @@ class CommitRecordWriter:
                 if self._generation() == generation:
                     raise
         if new := {name: entry for name, entry in parked.items() if self._reported.get(name) != entry.since_ms}:
-            reach("before_park_told")
+            reach("before_park_reported")
             self._on_parked(new)
         self._reported = {name: entry.since_ms for name, entry in parked.items()}
         return now_ms

@@ -248,13 +248,13 @@ def test_a_part_of_a_beginning_that_was_dropped_is_over_with_the_next_one(tmp_pa
 
 
 POINTS = ("before_stage", "after_stage", "before_park", "before_commit", "in_commit", "after_commit",
-          "between_tables", "after_last_commit", "before_park_told", "after_record")  # fmt: skip
+          "between_tables", "after_last_commit", "before_park_reported", "after_record")  # fmt: skip
 
 
 def crashes() -> Iterator[Any]:
     """Each place, in both epochs that matter; half of the times by a driver that finds all of it sealed."""
     for where, point, count in product(("stage", "commit", "committed"), POINTS, (1, 2)):
-        if count == 1 or point not in ("before_park", "before_park_told"):
+        if count == 1 or point not in ("before_park", "before_park_reported"):
             yield pytest.param("jsonl", where, point, count, id=f"jsonl-{where}-{point}-{count}")
     for point in POINTS:
         yield pytest.param("delta-upsert", "commit", point, 1, id=f"delta-{point}")

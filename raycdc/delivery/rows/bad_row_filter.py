@@ -212,7 +212,7 @@ class _Task:
     def filtered(self, folder: Path, dead_letters: DeadLetterFile | None) -> FilteredSegment:
         segment = self.segment
         names = segment_schema(segment, access=self.access).names
-        writer = SegmentWriter.remaking(segment, folder, f"sieved-{uuid.uuid4().hex}.arrow")
+        writer = SegmentWriter.remaking(segment, folder, f"filtered-{uuid.uuid4().hex}.arrow")
 
         def stored(batch: pa.RecordBatch) -> FilteredRows:
             kept, bad, first = self._kept(batch, dead_letters)

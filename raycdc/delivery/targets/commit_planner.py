@@ -240,15 +240,15 @@ class CommitPlanner:
         tables, transforms, unfit = self._sink_retry.for_spark(partial(self._transformed, manifest))
         part = parked.taking_part(manifest, routed_to(manifest.tables, self._router))
         rules = self._transforms.naming.rules
-        alike = claimed(rules, sorted(part), self._targets)
+        clashes = claimed(rules, sorted(part), self._targets)
         refused: dict[TableId, TableRefusedError] = {}
         after: dict[TableId, TargetSchema] = {}
-        shares: list[TargetEpoch] = []
+        parts: list[TargetEpoch] = []
         warnings: list[str] = []
         for name, sources in part.items():
             before = None if parked.begins(name, manifest) else self._targets.get(name)
             try:
-                if why := alike.get(name) or rules.no_table(name):
+                if why := clashes.get(name) or rules.no_table(name):
                     raise NameRefusedError(f"{name}: {why}.")
                 for source in sources:
                     if source in unfit:
@@ -266,11 +266,11 @@ class CommitPlanner:
             if len(target.sources) > 1 and parked.begins(name, manifest):
                 target_epoch = emptied(target_epoch)
             after[name] = target
-            shares.append(target_epoch)
+            parts.append(target_epoch)
         routes = self._targets.follow(after)
         positions = {split: key_path.to_json() for split, key_path in positions_in(manifest.to_splits).items()}
         segments = _by_table(manifest.segments)
-        commits = tuple(self._work(manifest, target_epoch, positions, transforms, segments) for target_epoch in shares)
+        commits = tuple(self._work(manifest, target_epoch, positions, transforms, segments) for target_epoch in parts)
         if rekeyed := {work.target for work in commits if creates(work) and parked.begins(work.target, manifest)}:
             asked_for = replaced(self._store)
             commits = tuple(replace(w, replaces=w.target in rekeyed and asked_for([w.source])) for w in commits)

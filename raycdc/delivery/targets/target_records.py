@@ -181,14 +181,14 @@ class TargetRecords:
         except TableRefusedError:
             return None
 
-    def held(self, target: TableId, *, patient: bool = True, siblings: Iterable[TableId] = ()) -> CommitVector | None:
+    def held(self, target: TableId, *, retry: bool = True, siblings: Iterable[TableId] = ()) -> CommitVector | None:
         """Return the vector of a target, or of a table's row store.
 
-        A failed read is retried if `patient`. `siblings` are other targets that may be queried to see if they answer.
+        A failed read is retried if `retry`. `siblings` are other targets that may be queried to see if they answer.
         """
         table = table_of(target)
         if table is None:
             with self._tracker.doing(Stage.INSPECT, "waits to hear what the target holds", table=str(target)):
                 ask = partial(self._sink.committed, target)
-                return self._target_retry([target], ask, siblings=siblings) if patient else ask()
+                return self._target_retry([target], ask, siblings=siblings) if retry else ask()
         return self._known.committed(table) if self._known is not None else None

@@ -32,7 +32,7 @@ POINTS = (
     "after_open", "before_select", "after_select", "after_high_watermark", "after_close", "before_seal", "after_seal",
     "before_manifest", "after_manifest", "before_stage", "after_stage", "before_schema", "after_schema",
     "before_commit", "in_commit", "before_park", "after_commit", "between_tables", "after_last_commit", "after_record",
-    "half_written", "while_catching_up", "after_join", "before_command", "after_command", "before_park_told",
+    "half_written", "while_catching_up", "after_join", "before_command", "after_command", "before_park_reported",
 )  # fmt: skip
 #: What a changelog says of a row whose column got another type in between.
 _RETYPED = "of another row than"

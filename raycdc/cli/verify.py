@@ -54,7 +54,8 @@ class VerifyOptions:
 def verify_config(path: Path, asked: VerifyOptions) -> int:
     """Compare the tables, and print a line for each.
 
-    Returns DIFFERENT if a row differs, else UNVERIFIED if a table could not be compared, else DONE.
+    Returns DIFFERENT if a row differs, else UNVERIFIED if a table could not be compared, else DONE. Tables that the
+    pipeline does not follow any more count only if they were named.
     """
     config = load_config(path)
     stopped = threading.Event()
@@ -73,7 +74,9 @@ def verify_config(path: Path, asked: VerifyOptions) -> int:
     verdicts = {result.verdict for result in results}
     if ComparisonVerdict.DIFFERENT in verdicts:
         return int(ExitCode.DIFFERENT)
-    return int(ExitCode.UNVERIFIED if ComparisonVerdict.NOT_COMPARED in verdicts else ExitCode.DONE)
+    named_in_vain = bool(asked.tables) and ComparisonVerdict.LEFT_OUT in verdicts
+    unverified = named_in_vain or ComparisonVerdict.NOT_COMPARED in verdicts
+    return int(ExitCode.UNVERIFIED if unverified else ExitCode.DONE)
 
 
 def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> None:
@@ -133,7 +136,7 @@ def _print(result: TableResult, *, as_json: bool) -> None:
 def _said(result: TableResult) -> str:
     comparison = result.comparison
     if comparison is None:
-        return f"not compared: {result.reason}"
+        return f"{result.verdict}: {result.reason}"
     parts = [_differences(comparison)] if result.verdict is ComparisonVerdict.DIFFERENT else []
     counts = comparison.counts
     if counts.kept_changing:

@@ -11,7 +11,7 @@ from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
 from raycdc.source.split import StreamSplit
-from raycdc.source.tables.table_life import AsOf, Behind, CatchingUp, InSnapshot, Live, Parked
+from raycdc.source.tables.table_life import AsOf, Behind, CatchingUp, InSnapshot, Live, Parked, ParkedPhase
 from raycdc.state.drivers.heartbeat import DriverWatch, Vacancy
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.opaque import Position
@@ -54,6 +54,17 @@ class CommittedState:
                 raise NotComparedError(f"it is {phase}: {reason}")
             case _:
                 raise NotComparedError("the pipeline does not follow it (yet)")
+
+    def why_left_out(self, table: TableId) -> str:
+        """Return why the table is not followed any more: a user removed it, or it was dropped at the source.
+
+        Empty if it is to be compared, or cannot be compared for another reason.
+        """
+        match self.stream[table]:
+            case Parked(reason=reason, phase=ParkedPhase.REMOVED | ParkedPhase.ENDED as phase):
+                return f"it is {phase}: {reason}"
+            case _:
+                return ""
 
     def split(self, table: TableId) -> StreamSplit:
         """The log from here on, as if the table were the only one."""

@@ -40,6 +40,8 @@ class ComparisonVerdict(StrEnum):
     UNSETTLED = "unsettled"
     #: It was not compared, for a reason.
     NOT_COMPARED = "not compared"
+    #: It was not compared because the pipeline does not follow it any more, as a user decided.
+    LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +143,16 @@ class ComparisonReport:
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """`reason` is empty unless the table was not compared; `notes` are for people."""
+    """`reason` is empty unless the table was not compared; `notes` are for people. `is_left_out`: it is not followed
+    any more.
+    """
 
     table: str
     target: str
     comparison: ComparisonReport | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
+    is_left_out: bool = False
 
     @classmethod
     def refused(cls, table: str, target: str, *, why: str, notes: Sequence[str] = ()) -> TableResult:
@@ -157,7 +162,7 @@ class TableResult:
     @property
     def verdict(self) -> ComparisonVerdict:
         if self.comparison is None:
-            return ComparisonVerdict.NOT_COMPARED
+            return ComparisonVerdict.LEFT_OUT if self.is_left_out else ComparisonVerdict.NOT_COMPARED
         counts = self.comparison.counts
         if counts.different:
             return ComparisonVerdict.DIFFERENT

@@ -103,6 +103,8 @@ class Verifier:
     def _result(self, table: TableId, target: TableId) -> TableResult:
         reading = Reading()
         notes: list[str] = []
+        if why := self._state.held().why_left_out(table):
+            return TableResult(str(table), str(target), reason=f"{why.rstrip('.')}.", is_left_out=True)
         try:
             self._require_alone(table, target)
             schema, _ = self._transformed(table, self._state.held().document(table).schema)

@@ -12,11 +12,13 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.driver.command_queue import CommandQueue, CommandState
+from raycdc.errors import ExitCode
 from raycdc.sandbox.compare import read_changelog, read_delta
 from raycdc.sandbox.servers import MariaDbServer, MotoServer
 from raycdc.source.tables.table_commands import TableAction, TableCommand
 from raycdc.state.store import CheckpointStore
 from tests.e2e.test_parked_tables import rows_of
+from tests.e2e.verified import verified
 from tests.support.comparing import lake_is_equal
 from tests.support.jobs import Job, JobRun
 from tests.support.servers.store_proxy import StoreProxy
@@ -94,6 +96,28 @@ def test_a_running_pipeline_pauses_resumes_reads_again_removes_and_adds_tables(
     ]
     assert len([event for event in run.events if event["event"] == "command"]) == len(told)
     assert run.interrupt() in (0, 130)
+
+
+@pytest.mark.long(suite="stories")
+def test_a_table_that_does_not_exist_is_not_said_to_be_added_and_what_is_left_out_is_no_fault(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "a", "b")
+    job = Job(tmp_path, mariadb, DATABASE, ("a", "b", "nope.*"), local=True, epoch_interval="200ms")
+    run = job.start()
+    wait_equal(run, job, "a", "b")
+    missing = ask(job, "add", f"{DATABASE}.nope")
+    assert missing.returncode == ExitCode.DATA, missing.stdout
+    assert f"{DATABASE}.nope was not read: " in missing.stderr
+    assert "is no longer followed" in tables_command(job, "remove", f"{DATABASE}.b")
+    assert run.interrupt() in (0, 130)
+    code, lines = verified(job)
+    assert (code, {table: line["verdict"] for table, line in lines.items()}) == (
+        ExitCode.DONE,
+        {"a": "equal", "b": "left out", "nope": "left out"},
+    )
+    code, lines = verified(job, f"{DATABASE}.b")
+    assert (code, lines["b"]["verdict"]) == (ExitCode.UNVERIFIED, "left out")
 
 
 def test_a_parked_table_is_read_again_without_a_stop(mariadb: MariaDbServer, tmp_path: Path) -> None:

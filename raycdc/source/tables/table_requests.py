@@ -109,8 +109,8 @@ def _with_first_epochs(
 ) -> CommandDecision:
     """Return the command after an epoch was committed that leaves the log as `stream`, according to `record`.
 
-    Tables whose first rows reached a target are removed from it; for tables that are parked instead, the reasons are
-    given.
+    Tables whose first rows reached a target are removed from it; for tables that are parked instead, or that the source
+    does not have, the reasons are given.
     """
     begins: list[str] = []
     reasons: dict[str, str] = {}
@@ -118,13 +118,15 @@ def _with_first_epochs(
         state = stream.named(name)
         if name in left.tables:
             begins.append(name)
+        elif isinstance(state, Parked) and state.phase is ParkedPhase.ENDED and not state.again:
+            reasons[name] = f"was not read: {state.reason}"
         elif reason := _parked_again(name, state, record):
-            reasons[name] = reason
+            reasons[name] = f"was read again, and is parked: {reason}"
         elif not _has_begun(state):
             begins.append(name)
     if not reasons:
         return replace(asked, begins=tuple(begins))
-    text = " ".join(f"{name} was read again, and is parked: {reason}" for name, reason in sorted(reasons.items()))
+    text = " ".join(f"{name} {reason}" for name, reason in sorted(reasons.items()))
     return replace(asked, begins=tuple(begins), text=text, parked=True)
 
 

@@ -28,7 +28,7 @@ from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.tables.parking import CommandDecision, TableRequest, with_requests
 from raycdc.source.tables.table_commands import CommandRules, TableAction, TableCommand
-from raycdc.source.tables.table_life import InSnapshot, Live, SnapshotState
+from raycdc.source.tables.table_life import InSnapshot, Live, ParkedPhase, ParkingCause, SnapshotState
 from raycdc.source.tables.table_requests import (
     COMMANDS_KEPT,
     ask_all,
@@ -184,6 +184,19 @@ def test_a_table_that_is_read_anew_and_parked_again_is_told_with_the_reason(stor
     found = desk.state(one.id)
     assert found is not None
     assert (found.state, found.text) == (CommandState.PARKED, f"{A} was read again, and is parked: It has a trigger.")
+
+
+def test_a_table_that_the_source_does_not_have_is_not_called_added(store: CheckpointStore) -> None:
+    desk, one = CommandQueue(store), command(1, TableAction.RESNAPSHOT, A)
+    desk.take([one], RULES)
+    seal(store, with_requests(newest(store), requests_of(store)))
+    commit(store)
+    cause = ParkingCause(f"there is no table {A}", newest(store).position, 0, phase=ParkedPhase.ENDED)
+    seal(store, newest(store).park(TableId.parse(A), cause, number=7))
+    commit(store)
+    found = desk.state(one.id)
+    assert found is not None
+    assert (found.state, found.text) == (CommandState.PARKED, f"{A} was not read: there is no table {A}")
 
 
 def test_only_a_parked_target_of_one_table_is_replaced_and_only_by_its_first_epoch(store: CheckpointStore) -> None:

@@ -73,6 +73,11 @@ READ = "(1,200 rows in 4 ranges, 2,400 rows/s, checksum 0123456789abcdef)"
             ComparisonVerdict.NOT_COMPARED,
             "a.b: not compared: its target a.b is parked: It is full. Make room.\n    x.\n",
         ),
+        (
+            TableResult("a.b", "a.b", reason="it is removed: a user asked for it.", is_left_out=True),
+            ComparisonVerdict.LEFT_OUT,
+            "a.b: left out: it is removed: a user asked for it.\n",
+        ),
     ],
 )
 def test_a_line_says_what_is_known(

@@ -1,1 +1,1 @@
-"""What a driver does as one process among others: leadership, restarts, retries and commands to a running pipeline."""
+"""The driver of a pipeline among other processes: leadership, restarts, retries, and commands to a running pipeline."""

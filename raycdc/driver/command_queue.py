@@ -1,4 +1,5 @@
-"""Commands about tables: kept in the state until a driver takes them, judged there, and carried out while it runs.
+"""Commands about tables. The state stores them until a driver takes them, judges them, and carries them out while it
+runs.
 
 Each command is one file in the state (``commands/ID.json``), so any process with write access can give one: the CLI, or
 a client of the control API. A command is *accepted* when its file is durable. The driver judges it, writes its answer
@@ -44,7 +45,7 @@ from raycdc.state.identity import read_identity
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 
-#: The refusal of a backfill if the user's own program reads the epochs.
+#: The refusal of a backfill if the epochs go to the user's own program.
 NO_SINK = (
     "The epochs of this state are read by a program of your own, which would get rows that are read again as inserts "
     "of keys that it has already. Read the whole table anew, which empties it first: raycdc tables resnapshot, without "
@@ -55,7 +56,7 @@ _FILE = re.compile(r"([0-9a-z]{8,64})\.json")
 
 
 class CommandState(StrEnum):
-    """How far a command is. See the table in the module's docstring."""
+    """The progress of a command; see the table in the module's docstring."""
 
     ACCEPTED = "accepted"
     ACTING = "acting"
@@ -66,7 +67,7 @@ class CommandState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommandStatus:
-    """A command and how far it is. `text` says what becomes of the table, or why the command was refused."""
+    """A command and its progress. `text` is the effect on the table, or the reason of a refusal."""
 
     id: str
     action: str
@@ -80,7 +81,7 @@ class CommandStatus:
 
 
 class CommandQueue:
-    """The commands of a state. Errors of the storage are `StateError`.
+    """The commands of a state. Errors of the storage are raised as `StateError`.
 
     Any process may submit commands and read their states. Only the driver, or another holder of the lease, calls
     `take`.
@@ -94,13 +95,13 @@ class CommandQueue:
         return f"CommandQueue({str(self._store.location)!r})"
 
     def submit(self, command: TableCommand) -> str:
-        """Accept a command durably and return its id. An id that was used before is not accepted a second time."""
+        """Store the command durably and return its id. An id that was used before is not accepted a second time."""
         name = f"{command.id}.json"
         if _FILE.fullmatch(name) is None:
             raise ConfigError(f"A command's id has 8 to 64 digits and small letters, not {command.id!r}.")
         if self._answer(command.id) is None:
             self._folder.create(_FOLDER)
-            # A raycdc that knows no commands about some rows would read the whole table.
+            # An older raycdc that knows no commands about single rows would read the whole table.
             version = codec.EXTENDED_VERSION if command.is_of_rows else codec.DOCUMENT_VERSION
             data = codec.encode({"version": version, **command.to_json()})
             self._folder.create_once(f"{_FOLDER}/{name}", data)
@@ -125,7 +126,7 @@ class CommandQueue:
         return next((status for status in self.all() if status.id == command), None)
 
     def all(self) -> list[CommandStatus]:
-        """The commands that are remembered, oldest first."""
+        """Return the remembered commands, oldest first."""
         # Read the files before the answers: a driver deletes a file only after it wrote the answer.
         waiting = self.waiting()
         requests = requests_of(self._store)
@@ -143,7 +144,10 @@ class CommandQueue:
         return [command for command in found if command is not None]
 
     def preview(self, command: TableCommand, rules: CommandRules) -> CommandDecision:
-        """The answer that `take` would give now; nothing is changed. `StateError` before the first epoch."""
+        """Return the answer that `take` would give now, without changing anything.
+
+        Raises `StateError` before the first epoch.
+        """
         manifest = self._store.last_manifest()
         stream_state(manifest)
         assert manifest is not None
@@ -152,7 +156,10 @@ class CommandQueue:
     def sorted_out(
         self, commands: Sequence[TableCommand], rules: CommandRules
     ) -> tuple[list[TableCommand], list[TableCommand]]:
-        """Return those of `commands` that `take` would refuse now, and the others; none before the first epoch."""
+        """Divide `commands` into those that `take` would refuse now, and all others.
+
+        Both are empty before the first epoch.
+        """
         manifest = self._store.last_manifest()
         if manifest is None:
             return [], []
@@ -165,7 +172,7 @@ class CommandQueue:
         return self.take(self.waiting(), rules)
 
     def take(self, commands: Sequence[TableCommand], rules: CommandRules) -> list[CommandDecision]:
-        """Judge `commands` and make their requests durable; call it while no reader runs.
+        """Judge `commands` and make their requests durable. Called while no reader runs.
 
         Commands with an answer are left as they are. All are left before the first epoch, which reads every table
         anyway. Nothing is read from the state if there are no commands.
@@ -190,18 +197,18 @@ class CommandQueue:
         return answers
 
     def judge_rows(self, rules: CommandRules) -> None:
-        """End earlier requested backfills that the present configuration refuses. Call it while no reader runs."""
+        """End requested backfills that the present configuration does not allow. Called while no reader runs."""
         asked = requests_of(self._store)
         # Most states have none, and a manifest of many tables takes a while to read.
         stream = stream_of(self._store.last_manifest()) if asked.rows else None
         if stream is not None:
-            # With the tables that are to be added, of which some may share a target.
+            # Tables that are to be added count, too, because they may share a target.
             state, record, by_hand = with_requests(stream, asked), self._store.last_commit(), self._is_by_hand
             judge_rows(self._store, lambda table: NO_SINK if by_hand else rules.why_no_rows(table, state, record))
 
     @property
     def _is_by_hand(self) -> bool:
-        """Return True if the state's epochs are taken by a Python caller and not by a sink of ours."""
+        """Return True if the state's epochs are consumed by a Python caller and not by a configured sink."""
         keys = read_configured(self._store)
         return keys is not None and kept_sink(keys) is None
 
@@ -230,7 +237,7 @@ class CommandQueue:
         return next((asked for asked in requests_of(self._store).commands if asked.command == command), None)
 
     def _read(self, name: str) -> TableCommand | None:
-        """Return the command in a file; None if the file is not ours, or a driver has just taken it."""
+        """Return the command in a file; None if the file is no command, or a driver has just taken it."""
         if _FILE.fullmatch(name) is None:
             return None
         document: Any = codec.read_current(self._folder, f"{_FOLDER}/{name}")

@@ -1,6 +1,6 @@
-"""Sealed epochs for people who bring their own sink: Arrow batches per table, and an acknowledgement.
+"""Sealed epochs for users who bring their own sink: Arrow batches per table, and an acknowledgement.
 
-`Epoch` is what `Pipeline.epochs` gives; `Ledger` is below it, and below the data source for Spark.
+`Pipeline.epochs` yields an `Epoch`; it is built on the `Ledger`, like the data source for Spark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 
 _log = logging.getLogger(__name__)
 
-#: Longest one look for the next epoch takes.
+#: The longest time that one poll waits for the next epoch.
 WAIT_S = 0.5
 
 
@@ -34,7 +34,7 @@ WAIT_S = 0.5
 class Epoch:
     """One sealed epoch. Call `ack` when its rows are safe; the next epoch comes only after that.
 
-    `tables` maps every table the epoch touches to its schema. The number never changes and is never used again.
+    `tables` has the schema of each table with changes in the epoch. The number never changes and is never used again.
     """
 
     number: int
@@ -45,9 +45,9 @@ class Epoch:
     acknowledged: bool = False
 
     def batches(self, table: TableId) -> Iterator[pa.RecordBatch]:
-        """The table's changes in this epoch: its columns, then `META_COLUMNS`, with ``_op`` as text.
+        """Yield the table's changes in this epoch: its columns, then `META_COLUMNS`, with ``_op`` as text.
 
-        Segments come in the order of ``_seq``'s ranges; within one, rows are in log order.
+        Segments come in the order of ``_seq``'s ranges; within a segment, rows are in log order.
         """
         columns = [*self.tables[table].arrow().names, *META_COLUMNS]
         for segment in sorted(self.manifest.segments, key=lambda s: s.seq_base):
@@ -63,9 +63,9 @@ class Epoch:
 
 
 class Ledger:
-    """The sealed epochs of a source side that runs, for one consumer: each stays until it is acknowledged.
+    """The sealed epochs of a running source side, for one consumer. Each epoch is kept until it is acknowledged.
 
-    Made by `raycdc.pipeline.Pipeline.ledger`. For one thread.
+    Created by `raycdc.pipeline.Pipeline.ledger`. For one thread.
     """
 
     def __init__(
@@ -78,8 +78,9 @@ class Ledger:
         generation: Callable[[], OwnGeneration],
         sealed_before: int = 0,
     ) -> None:
-        """`sealed_before` is the last epoch that was sealed before this run, possibly an earlier run's final one.
+        """Create the ledger.
 
+        `sealed_before` is the last epoch that was sealed before this run, possibly an earlier run's final one.
         `records` decides what happens to rows that the source cannot deliver.
         """
         self.store = store
@@ -94,19 +95,20 @@ class Ledger:
 
     @property
     def acknowledged(self) -> int:
-        """The last epoch that is; 0 when none was."""
+        """Return the last acknowledged epoch; 0 if there is none."""
         record = self.store.last_commit()
         return record.epoch if record else 0
 
     def next_after(self, epoch: int, *, wait_s: float = WAIT_S) -> Manifest | None:
-        """Return the first sealed epoch after `epoch`, with present paths of its segments; None after `wait_s`.
+        """Return the first sealed epoch after `epoch`, with present paths of its segments; None if none comes within
+        `wait_s`.
 
         Raises the error that ended the source side, and `DataError` for rows that the source cannot deliver.
         """
         manifest = next_manifest(self.store, self._supervisor, epoch, wait_s)
         if manifest is None:
             return None
-        # A consumer has no way to do without one table, so a row that it would lack silently ends it.
+        # A consumer cannot skip a single table, so a row that it would miss without notice ends the run.
         for refused in refused_missing(manifest, self._records).values():
             raise refused
         for table, missing in record_missing(manifest, self._records).items():
@@ -137,7 +139,7 @@ class Ledger:
         return epoch > self._sealed_before and self.store.manifest(epoch).final
 
     def epochs(self) -> Iterator[Epoch]:
-        """Epochs after the last acknowledged one, in order, until the final one."""
+        """Yield the epochs after the last acknowledged one, in order, until the final one."""
         after = self.acknowledged
         while True:
             manifest = self.next_after(after)
@@ -156,7 +158,7 @@ class Ledger:
 
 
 def next_manifest(store: CheckpointStore, supervisor: Supervisor, after: int, wait_s: float) -> Manifest | None:
-    """The first sealed epoch after `after`, or None when there was none for `wait_s`."""
+    """Return the first sealed epoch after `after`, or None if there is none within `wait_s`."""
     epoch, _ = supervisor.next_sealed(after, wait_s=wait_s)
     if epoch is None:
         return None

@@ -1,4 +1,4 @@
-"""The data side of a run: the sink, and everything that rows go through on their way to it."""
+"""The data side of a run: opens the sink and the other parts that rows pass on their way to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from raycdc.state.store import CheckpointStore
 
 
 def bad_records(config: PipelineConfig, store: CheckpointStore) -> BadRecords:
-    """The treatment of bad rows, as the configuration has it, for the driver that has the state."""
+    """Return the treatment of bad rows by the configuration, for the driver that has the state."""
     action, folder, location = config.pipeline.on_bad_record, "", ""
     if action == DEAD_LETTER:
         folder = str(store.path / "dead_letters")
@@ -56,8 +56,10 @@ def sink_context(config: PipelineConfig, app_id: str, run_tasks: TaskRunner) -> 
 
 @dataclass(frozen=True, slots=True)
 class DataSide:
-    """The parts of one run's data side. Without Spark, and until it is up, threads of this process do its work: rows
-    that need Spark from the first one on are for a data side that is made when it is up.
+    """The parts of one run's data side.
+
+    Without Spark, and until Spark is up, threads of this process do its work. If rows need Spark, the data side is
+    created only after Spark is up.
     """
 
     resolved: ResolvedRun
@@ -91,13 +93,13 @@ class DataSide:
         patiently: StartRetry,
         tracker: ActivityTracker,
     ) -> EpochLoop:
-        """Open the sink and everything else that rows need on their way; return the loop that commits into it.
+        """Open the sink and the other parts that rows pass; return the loop that commits into the sink.
 
-        `stack` closes it all. The loop stops when another driver takes the state. `patiently` retries servers that are
-        unreachable; `tracker` shows what is waited for.
+        `stack` closes all of them. The loop stops when another driver takes the state. `patiently` retries servers that
+        are unreachable; `tracker` shows what the driver waits for.
         """
         config, store, source_side = self.config, self.store, self.source_side
-        reporter.starting("asking the sink what it holds")
+        reporter.starting("asking the sink for its committed epochs")
         tracker.around = partial(activity, self.spark)
         if self.spark is not None:
             self._prepare_spark(self.spark, reporter, tracker)
@@ -125,20 +127,25 @@ class DataSide:
         return loop
 
     def _prepare_spark(self, spark: SparkThread, reporter: ProgressReporter, tracker: ActivityTracker) -> None:
-        """Start the workers of a Spark that is up, and let one elsewhere read rows from here."""
+        """Start the workers of a Spark that is up.
+
+        If its executors are on other machines, check that they can read rows from here.
+        """
         if spark.now is not None:
             spark.warm_up()
         if not self.config.spark.is_here:
-            from raycdc.spark.executors import probe  # Only here, because most runs have no executors elsewhere.
+            from raycdc.spark.executors import (
+                probe,
+            )  # The import is here, because most runs have no executors on other machines.
 
             reporter.starting("asking an executor of Spark to read rows")
-            with tracker.doing(Stage.OPEN, "waits for an executor of Spark that reads rows from here"):
+            with tracker.doing(Stage.OPEN, "waits for an executor of Spark to read rows from this machine"):
                 probe(spark.session(), self.store.spool, self.source_side.access())
 
     def _open_sink(
         self, stack: ExitStack, warn: Callable[[str], None], *, patiently: StartRetry, tracker: ActivityTracker
     ) -> Routing:
-        """Open the sink and everything that rows go through on their way to it."""
+        """Open the sink, and return the routing with the transforms, lookups and row store that rows pass."""
         here, sink, private = self.is_here, self.resolved.start.sink, self.store.path / "private"
         from_bytes, log = self.config.spark_from_bytes, TaskLog()
         run_tasks, at_once = task_runner(self.spark, TaskRules(from_bytes, None if here else private, log), warn)
@@ -157,9 +164,11 @@ class DataSide:
         stack.callback(sink.close)
         known = None
         if self.resolved.full_by is FullBy.ROW_STORE:
-            from raycdc.delivery.rows.row_store import RowStore  # Only here, because it loads Delta's libraries.
+            from raycdc.delivery.rows.row_store import (
+                RowStore,
+            )  # The import is here, because it loads Delta's libraries.
 
-            # Row stores lie next to the state, where tasks on other machines could not write them.
+            # A row store lies next to the state, and tasks on other machines could not write there.
             kept = context if here else replace(context, run_tasks=task_runner(None, TaskRules())[0], session=None)
             known = RowStore.opened(self.store.location, replace(kept, access=self.access))
             stack.callback(known.close)
@@ -170,7 +179,7 @@ class DataSide:
         return replace(routing, joiner=patiently(lambda: stack.enter_context(joiner())))
 
     def _routing(self, records: BadRecords, warn: Callable[[str], None]) -> Routing:
-        """The targets of tables, and what their rows become on the way."""
+        """Return the targets of tables, and the changes that rows undergo on the way."""
         rules, unmerged = self.resolved.rules, self.resolved.start.no_merging
         folder = self.store.path / "derived"
         sieve = BadRowFilter(records, folder, access=self.access)

@@ -11,9 +11,9 @@ epoch loop keeps running. The data side needs no promotion: a task writes the sa
 
 *What if the process dies here?* Before and after the new generation, the next start continues from the last manifest; a
 generation only says who may write. *What if Ray or Spark dies?* Before the promotion, nothing of the run depends on
-them: it goes on in its own process, reports the loss, and they are started again. After it, a lost Ray is started again
-as in any run (`raycdc.pipeline`). *What if the run ends while they start?* It does not wait; their start is abandoned
-in the background (`raycdc.core.background_tasks`).
+them: it goes on in its own process, reports the loss, and they are started again. After the promotion, a lost Ray is
+started again as in any run (`raycdc.pipeline`). *What if the run ends while they start?* It does not wait; their start
+is abandoned in the background (`raycdc.core.background_tasks`).
 """
 
 from __future__ import annotations
@@ -45,37 +45,37 @@ from raycdc.transform.resolved import needs_spark
 
 _log = logging.getLogger(__name__)
 
-#: Ray and Spark start once a run has lasted this long. Their start uses two cores for seconds, which slows reading; by
-#: then two million rows are in a lake.
+#: Ray and Spark start when a run has lasted this long. Their start uses two cores for seconds, which slows reading; a
+#: run reads and commits about two million rows in this time.
 START_AFTER_S = 5.0
 #: If nothing was committed by then, as when hundreds of targets are created first, the engines start at most this much
 #: later.
 COMMIT_S = 10.0
-#: A run that ends by itself within this time, judged by its speed so far, ends without engines.
+#: A run that ends by itself within this time, estimated from its speed so far, starts no engines.
 ENDS_SOON_S = 10.0
-#: Longest the hand-over waits for the end of an epoch. A table at rest has none, and loses nothing.
+#: The longest time that the promotion waits for the end of an epoch. A table without changes has no epochs, and loses
+#: nothing.
 EPOCH_S = 5.0
-#: How often the thread checks whether it can stop waiting.
+#: Seconds between two checks if the thread can stop waiting.
 POLL_S = 0.2
-#: Engines that died or did not start are started again after the first time, then after twice as long each time, up to
-#: the second.
+#: Seconds until engines that died or did not start are started again: the first pause, which doubles up to the second.
 AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
-#: How often `close` checks whether a promotion in progress has finished.
+#: Seconds between two checks by `close` if a running promotion has finished.
 CLOSING_POLL_S = 0.02
-#: Part of the warning that engines were lost or did not start; tests wait for it.
+#: A part of the warning that engines were lost or did not start; tests search for it.
 STAYS = "The run goes on in its own process, and starts Ray and Spark again in"
 
 
 def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
-    """Return True if a run on Ray and Spark may begin without them.
+    """Return True if a run with Ray and Spark may begin without them.
 
-    Both are this machine's alone, and no row needs Spark.
+    That is the case if both run on this machine only, and no row needs Spark.
     """
     if local or config.pipeline.engines != "auto" or config.ray.address != "local" or not config.spark.is_here:
         return False
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
-        # A Ray that is initialized already may be one that an earlier run is still shutting down; it must not be used.
+        # An earlier run may still be shutting down an initialized Ray, which this run must not use.
         background_tasks.wait_for(background_tasks.now())
         if ray.is_initialized():
             return False
@@ -85,11 +85,11 @@ def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
 class RunBeginning(Enum):
     """How a run begins."""
 
-    #: Everything is in this process, from its beginning to its end.
+    #: All work is done in this process, until the end.
     LOCAL = "local"
-    #: In this process, which hands over to Ray and Spark.
+    #: The run begins in this process, and is promoted to Ray and Spark.
     HERE = "here"
-    #: Once Ray and Spark are up.
+    #: The run begins when Ray and Spark are up.
     ON_ENGINES = "on engines"
 
     @classmethod
@@ -99,7 +99,7 @@ class RunBeginning(Enum):
         return cls.HERE if begins_in_process(config, local=local) else cls.ON_ENGINES
 
     def text(self, config: PipelineConfig) -> str:
-        """The first words of a run."""
+        """Return the text of the run's first step."""
         match self:
             case RunBeginning.LOCAL:
                 return f"starting: {EnginesAtWork()}"
@@ -113,7 +113,7 @@ class RunBeginning(Enum):
 
 
 class HasSession(Protocol):
-    """Gives the Spark session that is up now, if any (`raycdc.spark.lifecycle.SparkThread`)."""
+    """Has the Spark session that is up now, if any (`raycdc.spark.lifecycle.SparkThread`)."""
 
     @property
     def now(self) -> Any: ...
@@ -126,15 +126,15 @@ class Engine(Protocol):
         """Start the engine in its own thread unless it is up; return the future of its start."""
 
     def warm_up(self) -> None:
-        """Let it get ready for its first work; it is up."""
+        """Prepare the engine, which is up, for its first work."""
 
     def poll(self) -> None:
-        """Raise a `RaycdcError` if the engine was up and is gone."""
+        """Raise a `RaycdcError` if the engine was up and has died."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginesNow:
-    """Tells which engines read and write at a given time; `spark` is None without Spark."""
+    """Returns the engines that read and write at a given time; `spark` is None without Spark."""
 
     config: PipelineConfig
     begins: RunBeginning
@@ -153,7 +153,7 @@ class EnginesNow:
 
 
 class PromotableSource(Protocol):
-    """The source side that is handed over (`raycdc.runtime.supervisor.Supervisor`)."""
+    """The source side that is promoted (`raycdc.runtime.supervisor.Supervisor`)."""
 
     @property
     def ending(self) -> bool: ...
@@ -168,10 +168,10 @@ class PromotableSource(Protocol):
 
 
 class PromotableLauncher:
-    """A `Launcher` of threads in this process, and after `promote` of the processes that `make` starts.
+    """Launches threads in this process, and after `promote` the processes of the launcher that `make` creates.
 
-    `make` receives the number of readers; `engine` is the other engine that starts. Everything that `make` starts is
-    started and ended on one thread, because Ray's processes die with the thread that started them.
+    `make` receives the number of readers; `engine` is the other engine that must start. The launcher of `make` is
+    created and closed on one thread, because Ray's processes die with the thread that started them.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class PromotableLauncher:
         self._make, self._engine = make, engine
         self._threads = threads
         self._thread = threads.pool(1, "ray")
-        #: Guards the two below.
+        #: Guards `_closed` and `_made`.
         self._lock = Lock()
         self._closed = Event()
         self._made: Future[Launcher] | None = None
@@ -196,12 +196,15 @@ class PromotableLauncher:
         return self._acting.engine
 
     def prepare(self, readers: int) -> None:
-        """Start what takes over. Blocks until it is up; raises the error of its start, and what `poll_next` does."""
+        """Start the other launcher and engine.
+
+        Blocks until both are up. Raises the error of their start, and the errors of `poll_next`.
+        """
         session = self._engine.begin()
         before = background_tasks.now()
         with self._lock:
             if self._closed.is_set():
-                raise RuntimeError("nobody would end it any more")
+                raise RuntimeError("the launcher is closed")
             self._made = made = self._thread.submit(self._make_after, before, readers)
         made.result()
         while not session.done():
@@ -212,13 +215,13 @@ class PromotableLauncher:
         self._engine.warm_up()
 
     def poll_next(self) -> None:
-        """Raise a `RaycdcError` if an engine that is to take over is gone."""
+        """Raise a `RaycdcError` if an engine that is about to take over has died."""
         self._engine.poll()
         if self._made is not None:
             self._made.result().poll()
 
     def discard(self) -> None:
-        """End the engine that was to take over, if it was started. Returns when it has ended."""
+        """End the other launcher, if it was started; returns when it has ended."""
         with self._lock:
             made, self._made = self._made, None
             if made is None or self._closed.is_set():
@@ -267,7 +270,7 @@ class PromotableLauncher:
         self._local.close()
         with self._lock:
             self._closed.set()
-            # Nothing depends on an engine that did not take over, so its errors while closing are only logged.
+            # If the other launcher never took over, nothing depends on it, so its errors while closing are only logged.
             ends = _close_lost if self.in_process else _close
             ended = None if self._made is None else self._thread.submit(ends, self._made)
             coming = self._made is not None and not self._made.done()
@@ -287,7 +290,7 @@ def _close_lost(made: Future[Launcher]) -> None:
     try:
         _close(made)
     except Exception:  # noqa: BLE001
-        _log.exception("what was to take over did not end")
+        _log.exception("engines that were about to take over did not end")
 
 
 def _close(made: Future[Launcher]) -> None:
@@ -300,9 +303,10 @@ def _close(made: Future[Launcher]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PromotionState:
-    """What a promotion needs to know of the state: whether there is a manifest to continue from, and any commit.
+    """The promotion's view of the state.
 
-    `sweep` deletes what the earlier readers had not sealed; it is called while no reader runs.
+    `has_manifest` and `has_commit` say if there is a manifest to continue from, and any commit. `sweep` deletes the
+    unsealed rows of earlier readers; it is called while no reader runs.
     """
 
     has_manifest: Callable[[], bool]
@@ -320,7 +324,7 @@ class PromotionState:
 
 @dataclass(frozen=True, slots=True)
 class EnginesDue:
-    """When engines start: `after_s` seconds into the run (None: `START_AFTER_S`).
+    """When engines start: `after_s` seconds after the start of the run (None: `START_AFTER_S`).
 
     With `ends_by_itself` they start a little later if the run is about to catch up and end.
     """
@@ -330,10 +334,10 @@ class EnginesDue:
 
 
 class EnginePromotion:
-    """The promotion of one `side`, done by a thread; see the module's docstring.
+    """Promotes one `side` in a thread; see the module's docstring.
 
-    It starts the second half of `launcher` when engines are `due`. `notify` is called from that thread when the
-    promotion is done, and for warnings.
+    It starts the engines of `launcher` when they are `due`. `notify` is called from that thread when the promotion is
+    done, and for warnings.
     """
 
     def __init__(
@@ -381,7 +385,7 @@ class EnginePromotion:
                 self._prepare()
             except Exception as error:
                 if isinstance(error, ConfigError) and not isinstance(error, EngineNotStartedError):
-                    raise  # The same error would come again at every start.
+                    raise  # The same error would be raised at every start.
                 if self._closed.is_set() or self._side.ending:
                     return
                 self._launcher.discard()
@@ -394,7 +398,7 @@ class EnginePromotion:
                 return
 
     def _wait_until(self, condition: Callable[[], bool], *, at_most_s: float) -> None:
-        """Return when `condition` holds, at the latest after `at_most_s`, or immediately when this is closed."""
+        """Return when `condition` holds, after `at_most_s`, or immediately when the promotion is closed."""
         until_s = self._threads.now_s() + at_most_s
         while not (self._closed.is_set() or condition()) and self._threads.now_s() < until_s:
             self._threads.wait(self._closed, POLL_S)
@@ -411,7 +415,10 @@ class EnginePromotion:
         return lasted_s * (1 - done) <= ENDS_SOON_S * done
 
     def _prepare(self) -> None:
-        """Start what takes over, and wait for an epoch's end; raises what keeps it from taking over."""
+        """Start the engines, and wait for the end of an epoch.
+
+        Raises the error that keeps the engines from taking over.
+        """
         status = self._side.status(tables=False)
         self._launcher.prepare(max(1, len(status.readers) if status else 0))
         reach("before_hand_over")
@@ -431,13 +438,14 @@ class EnginePromotion:
         reach("after_hand_over")
 
     def _recover(self) -> None:
-        """Sweep the state and switch the launcher. No process of the job runs now."""
+        """Sweep the state and switch the launcher. Called while no process of the job runs."""
         self._state.sweep()
         self._launcher.promote()
 
     def _wait_for_epoch(self) -> None:
-        """Return right after an epoch was sealed; after `EPOCH_S` without one; when the run ends. Raises what
-        `PromotableLauncher.poll_next` does.
+        """Return right after an epoch was sealed; after `EPOCH_S` if none was; or when the run ends.
+
+        Raises the errors of `PromotableLauncher.poll_next`.
         """
         newest = 0
         while (epoch := self._side.next_sealed(newest, wait_s=0)[0]) is not None:

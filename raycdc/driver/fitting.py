@@ -1,4 +1,4 @@
-"""Compares a configuration with that of an existing state: which keys changed, and what follows from it.
+"""Compares a configuration with that of an existing state: the changed keys, and their effects.
 
 `raycdc.config.changes` has the effect of each key. A key that says where or how the sink writes may be corrected until
 a target has rows of the state. A new location of a target is accepted once the target there has proved to hold the
@@ -73,7 +73,7 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
 
 
 def _is_correction(difference: Difference, store: CheckpointStore) -> bool:
-    """Return True if the key may still change because the sink has not written yet.
+    """Return True if the key may still change because the sink has written no rows yet.
 
     ``sink.type`` and ``sink.write`` are excluded: rows already read for one of them would not fit another.
     """
@@ -82,9 +82,9 @@ def _is_correction(difference: Difference, store: CheckpointStore) -> bool:
 
 
 def _other_reader(was: Mapping[str, Setting], *, has_sink: bool) -> str:
-    """Return the text that refuses a caller of the other kind; empty if the kind fits.
+    """Return the text that refuses the other kind of consumer; empty if the kind fits.
 
-    A state whose epochs go to a sink cannot also be consumed in Python, because each would miss what the other got.
+    The epochs of a state go either to a sink or to a Python caller, because each would miss those of the other.
     """
     kind = kept_sink(was)
     if has_sink == (kind is not None):
@@ -96,7 +96,7 @@ def _other_reader(was: Mapping[str, Setting], *, has_sink: bool) -> str:
 
 
 def effects_of(changed: Sequence[Difference]) -> list[str]:
-    """The effect of a changed key on a state, for people."""
+    """Return the effect of changed keys on a state, for people."""
     said = []
     for difference in changed:
         match difference.change:
@@ -118,10 +118,10 @@ def effects_of(changed: Sequence[Difference]) -> list[str]:
 def require_nothing_written(
     changed: Sequence[Difference], store: CheckpointStore, written: Callable[[], Sequence[TableId]]
 ) -> list[Difference]:
-    """Those of the `changed` keys that were corrected before anything was committed.
+    """Return those of the `changed` keys that were corrected before anything was committed.
 
-    Raises `ConfigError` if a target holds rows nevertheless: a run died between writing them and recording that.
-    `written` asks the targets, of which some may hold an epoch.
+    Raises `ConfigError` if a target has rows nevertheless, because a run died between writing them and recording that.
+    `written` asks the targets that may have an epoch.
     """
     corrected = [difference for difference in changed if _is_correction(difference, store)]
     if corrected and (targets := written()):
@@ -151,7 +151,7 @@ def proving_target(
     changed: Sequence[Difference],
     written: Callable[[], Sequence[TableId]],
 ) -> Iterator[None]:
-    """Wrap a recovery, which checks what the targets hold, and record changed keys.
+    """Record the changed keys around the block, which is a recovery that checks the rows of the targets.
 
     Corrected keys are recorded before it, once `written` was checked. The others are recorded after it, because a
     target that holds the committed rows is the right one, at whatever location.

@@ -1,4 +1,6 @@
-"""Leader election between drivers: one takes the state, or waits for it (``raycdc run --standby``), and keeps it."""
+"""Leader election between drivers: a driver takes the state, or waits for it (``raycdc run --standby``),
+and keeps it.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ from raycdc.storage.silence import watching_stores
 
 
 class StoppedWaitingError(Exception):
-    """The run was stopped before it had readers: it waited for the state, for a server, or for an engine."""
+    """Raised if the run was stopped before it had readers, while it waited for the state, a server or an engine."""
 
 
 class Leadership:
-    """One driver's hold of its state, until `close` or until another driver takes over.
+    """The ownership of a state by one driver, until `close` or until another driver takes over.
 
     The function given to `on_lost` may be called from another thread, once; if the state is lost already, it is called
     immediately.
@@ -41,7 +43,7 @@ class Leadership:
         lease: Callable[[], Lease | None],
         before: Holder | TookOver | None = None,
     ) -> None:
-        """`before` is the previous holder of the state, or how the state was taken over from it."""
+        """Take ownership. `before` is the previous holder of the state, or how the state was taken over from it."""
         self.store = store
         self.term = term
         self.before = before
@@ -57,7 +59,7 @@ class Leadership:
         return f"Tenure({self.term}, {self._heartbeat})"
 
     def on_lost(self, end: Callable[[FencedError], None]) -> None:
-        """Call `end` when another driver has taken over, to wake up everything that waits."""
+        """Have `end` called when another driver takes over, so that waiting threads can end."""
         with self._lock:
             self._ends.append(end)
             lost = self._lost
@@ -69,15 +71,15 @@ class Leadership:
         self._heartbeat.require_held()
 
     def announce(self, door: ControlEndpoint) -> None:
-        """Have the next heartbeat say where this run can be asked."""
+        """Publish the address of the control API with the next heartbeat."""
         self._heartbeat.door = door
 
     def ends(self, end: RunEnd) -> None:
-        """Have the last heartbeat say how the run ended."""
+        """Publish the end of the run with the last heartbeat."""
         self._run_end = end
 
     def close(self) -> None:
-        """Leave the state to others."""
+        """Give up the state, so that other drivers can take it."""
         self._heartbeat.close(self._run_end)
 
     def _end(self, lost: FencedError) -> None:
@@ -90,7 +92,10 @@ class Leadership:
 def acquire(
     stack: ExitStack, config: PipelineConfig, reporter: ProgressReporter, *, standby: bool, stopping: threading.Event
 ) -> Leadership:
-    """Open the state that `config` names and `take` it. Until `stack` closes, an object store's silence is reported."""
+    """Open the state that `config` names, and `take` it.
+
+    Until `stack` closes, an object store that does not answer is reported.
+    """
     stack.enter_context(watching_stores(reporter.warning))
     store = CheckpointStore(state_of(config), pipeline=config.pipeline.name)
     return take(stack, store, reporter, standby=standby, stopping=stopping)
@@ -106,14 +111,14 @@ def take(
 ) -> Leadership:
     """Take the state of `store` until `stack` closes.
 
-    Raises `StateError` if another process has it, unless this one is a `standby`, and `StoppedWaitingError` if the run
-    is stopped before the state is free.
+    With `standby`, waits until the state is free. Otherwise raises `StateError` if another process has the state.
+    Raises `StoppedWaitingError` if the run is stopped before the state is free.
     """
     if not standby:
         lease = store.lease(_Pause(store, reporter, stopping, at_most_s=SILENT_S))
         stack.callback(lease.release)
         last = None
-        # The previous holder is only mentioned in messages; the start reads what it needs itself and reports errors.
+        # The previous holder is only named in messages. The start reads the state itself and reports its errors.
         with suppress(StateError):
             last = _newest_holder(store)
         leadership = Leadership(store, DriverGeneration(store), lambda: lease, last)
@@ -149,7 +154,10 @@ class _Pause:
         self.reported = ""
 
     def __call__(self, holder: str) -> None:
-        """Blocks for `POLL_S`. Raises `StoppedWaitingError` if the run is to stop."""
+        """Wait for `POLL_S`, and report `holder` if it is a new one.
+
+        Raises `StoppedWaitingError` if the run is to stop.
+        """
         if holder != self.reported:
             self.reported = holder
             self._reporter.waiting(holder, self._where, at_most_s=self._at_most_s)
@@ -158,7 +166,7 @@ class _Pause:
 
 
 class _Standby:
-    """Polls a state that another driver has until it can be taken."""
+    """Polls a state that another driver has, until the state can be taken."""
 
     def __init__(self, store: CheckpointStore, stopping: threading.Event) -> None:
         self._store = store
@@ -166,19 +174,22 @@ class _Standby:
         self._watch = self._begun()
 
     def poll(self) -> tuple[Vacancy | str, OwnGeneration | None]:
-        """Return the result of one check, and our new generation if no driver has the state."""
+        """Return the result of one check, and the new generation if no driver has the state."""
         found = self._watch.poll()
         return found, self._store.generations.take_over(found.after) if isinstance(found, Vacancy) else None
 
     def outage(self, cause: Exception) -> Outage | None:
-        """A store or disk that does not answer is waited for. Raises `StoppedWaitingError` if the run is to stop."""
+        """Return the outage if `cause` is an error of the store or disk, which is retried; else None.
+
+        Raises `StoppedWaitingError` if the run is to stop.
+        """
         if not isinstance(cause.__cause__, OSError | StoreError):
             return None
         if self._stopping.is_set():
             raise StoppedWaitingError from cause
-        # Heartbeats may have come while the store was unreachable, so the time without any starts again.
+        # Heartbeats may have come while the store was unreachable, so the count of seconds without one starts again.
         self._watch = self._begun()
-        return Outage(f"The state is waited for: {cause}", "see that it answers", StateError)
+        return Outage(f"Waiting for the state: {cause}", "check that the storage answers", StateError)
 
     def _begun(self) -> DriverWatch:
         store = self._store
@@ -192,16 +203,19 @@ def _newest_holder(store: CheckpointStore) -> Holder | None:
 def _waited(
     store: CheckpointStore, reporter: ProgressReporter, stopping: threading.Event
 ) -> tuple[DriverGeneration, Holder | TookOver | None]:
-    """Wait until the state is free; return our generation, and the previous holder or how it was replaced."""
+    """Wait until the state is free.
+
+    Returns the new generation, and the previous holder or how it was replaced.
+    """
     standby, pause = _Standby(store, stopping), _Pause(store, reporter, stopping)
-    patience = Retrier(notify=reporter.warning, stopping=stopping)
-    before: Holder | TookOver | None = patience(partial(_newest_holder, store), standby.outage)
+    retry = Retrier(notify=reporter.warning, stopping=stopping)
+    before: Holder | TookOver | None = retry(partial(_newest_holder, store), standby.outage)
     while True:
-        found, own = patience(standby.poll, standby.outage)
+        found, own = retry(standby.poll, standby.outage)
         if own is not None:
             assert isinstance(found, Vacancy)
             if pause.reported:
                 before = reporter.took_over(found.why, own)
             return DriverGeneration(store, own), before
-        # The state was free, but another standby was faster; the next check finds it.
+        # The state was free, but another standby took it first. The next check finds that driver.
         pause(pause.reported if isinstance(found, Vacancy) else found)

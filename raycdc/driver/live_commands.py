@@ -1,6 +1,4 @@
-"""The commands of a running pipeline, taken while it runs; see `raycdc.driver.command_queue` for what becomes of
-them.
-"""
+"""Takes the commands of a running pipeline; see `raycdc.driver.command_queue` for their progress."""
 
 from __future__ import annotations
 
@@ -22,10 +20,11 @@ from raycdc.source.tables.parking import CommandDecision
 from raycdc.source.tables.table_commands import CommandRules, RequireRows, RowsByKey
 from raycdc.state.store import CheckpointStore
 
-#: How often a running driver checks for commands: a folder costs nothing, a store one request per check.
+#: Seconds between two checks for commands: for a folder, which is cheap, and for a store, where each check is a
+#: request.
 POLL_S = 0.5
 POLL_STORE_S = 3.0
-#: How long commands wait after carrying them out failed, because each attempt ends a generation.
+#: Seconds until commands are tried again after a failure, because each attempt ends a generation.
 AGAIN_S = 10.0
 
 
@@ -46,9 +45,9 @@ def command_rules(config: PipelineConfig, require_rows: RequireRows) -> CommandR
 
 
 class RunCommands:
-    """The commands of one run, judged by its rules: those that waited for its start, and those that come while it runs.
+    """The commands of one run: those that waited for its start, and those that come while it runs.
 
-    `notify` receives the answers.
+    They are judged by the run's rules. `notify` receives the answers.
     """
 
     def __init__(self, resolved: ResolvedRun, store: CheckpointStore, notify: Callable[[Commanded], None]) -> None:
@@ -61,16 +60,16 @@ class RunCommands:
         return f"RunCommands({self._queue!r})"
 
     def judge_rows(self) -> None:
-        """End earlier requested backfills that the present configuration refuses. Call it while no reader runs."""
+        """End requested backfills that the present configuration does not allow. Called while no reader runs."""
         self._queue.judge_rows(self._rules)
 
     def begin(self) -> None:
-        """Take all commands that wait. Call it while no reader runs."""
+        """Take all waiting commands. Called while no reader runs."""
         for answer in self._queue.begin(self._rules):
             self._answered(answer)
 
     def follow(self, source_side: CommandedSource) -> LiveCommands:
-        """Take commands of the running `source_side` until the result is closed."""
+        """Take commands for the running `source_side` until the returned object is closed."""
         return LiveCommands(self._queue, self._rules, source_side, notify=self._answered, every_s=self._every_s)
 
     def _answered(self, answer: CommandDecision) -> None:
@@ -78,17 +77,17 @@ class RunCommands:
 
 
 class CommandedSource(Protocol):
-    """The supervisor, as commands need it."""
+    """The part of the supervisor that carries out commands."""
 
     @property
     def ending(self) -> bool:
         """Return True if the job is about to end, so that commands are left for the next start."""
 
     def start_over(self, recover: Callable[[], list[CommandDecision]]) -> list[CommandDecision]:
-        """End every process that reads, call `recover`, and start again from the state that it leaves."""
+        """End every process that reads, call `recover`, and start again from the resulting state."""
 
     def fail(self, error: BaseException) -> None:
-        """The job ends with `error`."""
+        """End the job with `error`."""
 
 
 class LiveCommands:
@@ -117,7 +116,7 @@ class LiveCommands:
         return f"LiveCommands({self._queue!r})"
 
     def close(self) -> None:
-        """Stop taking commands. Those that wait are left for the next start."""
+        """Stop taking commands. Waiting ones are left for the next start."""
         self._closed.set()
         self._thread.join(timeout=30)
 
@@ -126,7 +125,7 @@ class LiveCommands:
         waiting = self._queue.waiting()
         if not waiting or self._source_side.ending:
             return False
-        # Senseless commands are refused first, because they must not end a generation.
+        # Commands that are refused are answered first, because they must not end a generation.
         senseless, sensible = self._queue.sorted_out(waiting, self._rules)
         answers = self._queue.take(senseless, self._rules)
         if sensible:
@@ -145,7 +144,7 @@ class LiveCommands:
             except StateError:
                 pause_s = AGAIN_S
             except (RaycdcError, CoordinatorLostError):
-                return  # The job is over; its supervisor reports that.
+                return  # The job has ended, which its supervisor reports.
             except Exception as error:  # noqa: BLE001 - a bug ends the job, told to every caller
                 self._source_side.fail(error)
                 return

@@ -1,4 +1,4 @@
-"""Resolves a run: makes every decision about it once, before anything slow is started.
+"""Resolves a run: makes all of its decisions once, before anything slow is started.
 
 | command | with the `ResolvedRun` it |
 |---|---|
@@ -59,7 +59,7 @@ from raycdc.transform.masks import Masking
 from raycdc.transform.naming import Names, Naming
 from raycdc.transform.target_rules import TargetRules
 
-#: The source type whose DDL statements are parsed in messages: all formats that carry any come from MySQL.
+#: Messages with DDL statements are parsed as those of this source type, because all formats with DDL come from MySQL.
 _STATEMENTS_OF = "mysql"
 #: The end of the message about a lost log, if all tables are resnapshotted.
 ALL_AGAIN = "All tables are read again, as pipeline.on_log_lost says."
@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 
 class OutputMode(Enum):
-    """Who takes the epochs of a run: our sink, or a Python caller."""
+    """The consumer of a run's epochs: a sink, or a Python caller."""
 
     #: The sink of the configuration.
     SINK = auto()
@@ -89,7 +89,10 @@ class OutputMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LostLog:
-    """A log that no longer reaches back to the state, and where it is read from instead, as the configuration wants."""
+    """A log that no longer reaches back to the state's position, and the configured new position.
+
+    `text` is the reason.
+    """
 
     text: str
     restart: Restart
@@ -97,7 +100,7 @@ class LostLog:
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A resolved run; see the module's docstring. `store` is the state; None if there is none yet.
+    """The decisions about a run; see the module's docstring. `store` is the state; None if there is none yet.
 
     Each property is computed at first use and kept; one that raised an error is computed again. Use it from one thread.
     """
@@ -111,9 +114,10 @@ class ResolvedRun:
         return self.start.config
 
     def taken(self, start: Start, store: CheckpointStore, output_mode: OutputMode) -> ResolvedRun:
-        """Return this run once it has taken the state. Decisions that follow from the configuration are kept.
+        """Return this run after it has taken the state.
 
-        What the state or the source says is asked again, because both may have changed before the state was free.
+        Decisions that follow from the configuration are kept. State and source are asked again, because both may have
+        changed before the state was free.
         """
         run = ResolvedRun(start, store, output_mode)
         if self.output_mode is output_mode and self.rules.naming.known == column_names(store):
@@ -122,17 +126,17 @@ class ResolvedRun:
 
     @property
     def app_id(self) -> str:
-        """The identity of the pipeline's commits in a sink. Without a state it matches no commit."""
+        """Return the identity of the pipeline's commits in a sink. Without a state it matches no commit."""
         return f"raycdc:{self.config.pipeline.name}:" if self.store is None else self.store.app_id
 
     @cached_property
     def last(self) -> Manifest | None:
-        """The last sealed epoch, after which the run goes on; None at a first start."""
+        """Return the last sealed epoch, from which the run continues; None at a first start."""
         return None if self.store is None else self.store.last_manifest()
 
     @cached_property
     def rules(self) -> TargetRules:
-        """The routes, transforms, masks and names of tables, and the schema changes that targets support."""
+        """Return the routes, transforms, masks and names of tables, and the schema changes that targets support."""
         config = self.config
         return TargetRules(
             config.transformed(),
@@ -153,19 +157,19 @@ class ResolvedRun:
 
     @cached_property
     def changed(self) -> tuple[Difference, ...]:
-        """The allowed differences from the configuration of the state. `ConfigError` with all others."""
+        """Return the allowed differences from the configuration of the state. Raises `ConfigError` with all others."""
         if self.store is None:
             return ()
         return tuple(require_fitting(self.config, self.store, has_sink=self.output_mode.is_sink))
 
     @cached_property
     def source(self) -> Source[Any]:
-        """The source, built before the origin of a full changelog is known."""
+        """Return the source, which is built before the origin of a full changelog is decided."""
         return self._source_maker(FullBy.NOTHING)()
 
     @cached_property
     def make_source(self) -> Callable[[], Source[Any]]:
-        """The factory of the source in every process of the run."""
+        """Return the function that creates the source in every process of the run."""
         return self._source_maker(self.full_by)
 
     def _source_maker(self, full_by: FullBy) -> Callable[[], Source[Any]]:
@@ -181,12 +185,12 @@ class ResolvedRun:
 
     @cached_property
     def selection(self) -> TableSelection | None:
-        """The selected tables that exist; None for a source that finds its tables only by reading."""
+        """Return the selected tables that exist; None for a source that finds its tables only by reading."""
         return self.source.selection()
 
     @cached_property
     def lost(self) -> LostLog | None:
-        """The new log position if the log is lost and `on_log_lost` says resnapshot; None if the log is intact.
+        """Return the new log position if the log is lost and `on_log_lost` is resnapshot; None if the log is intact.
 
         Raises `SourceError` for missing settings of the source, and `LogLostError` if the lost log ends the run.
         """
@@ -203,7 +207,7 @@ class ResolvedRun:
 
     @cached_property
     def requests(self) -> Requests:
-        """The requests about tables that the run begins with, with those because of a log that is `lost`."""
+        """Return the requests about tables with which the run begins, including those because of a `lost` log."""
         asked = Requests() if self.store is None else requests_of(self.store)
         if self.lost is None or self.last is None:
             return asked
@@ -211,7 +215,10 @@ class ResolvedRun:
 
     @cached_property
     def changes(self) -> SelectionChanges:
-        """The effect of the run on the selection. Raises `ConfigError` for tables that cannot begin by themselves."""
+        """Return the effect of the changed selection of tables.
+
+        Raises `ConfigError` for tables that cannot be added by a start alone.
+        """
         selection = self.selection
         if self.store is None or selection is None:
             return SelectionChanges()
@@ -219,7 +226,7 @@ class ResolvedRun:
 
     @cached_property
     def full_by(self) -> FullBy:
-        """Return the source of a full changelog's old values, which is fixed from the first epoch on.
+        """Return how a full changelog gets old values, which is fixed from the first epoch on.
 
         Raises `ConfigError` if rows were already written with another ``source.changelog``.
         """
@@ -234,9 +241,9 @@ class ResolvedRun:
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:
-        """Followed tables that the source can follow no further, which are parked.
+        """Return the followed tables that the source cannot follow any more, which are parked.
 
-        Raises `SchemaError` if none is to be.
+        Raises `SchemaError` if `on_table_error` is fail.
         """
         stream = stream_of(self.last)
         if stream is None:
@@ -248,17 +255,17 @@ class ResolvedRun:
 
     @cached_property
     def tables(self) -> dict[TableId, SourceTable]:
-        """The tables that a run which starts now would capture; see `Source.tables`."""
+        """Return the tables that a run would capture if it started now; see `Source.tables`."""
         return self.source.tables()
 
     def require_as_begun(self) -> None:
-        """Raise `ConfigError` if a table would be read in another way than its snapshot was begun with.
+        """Raise `ConfigError` if a table would be read in another way than at the start of its snapshot.
 
-        A run checks this where it opens the log, because the documents of all tables are loaded there.
+        A run checks this when it opens the log, because the documents of all tables are loaded there.
         """
         store, state = self.store, stream_of(self.last)
         if store is not None and state is not None:
-            # Tables with a pending resnapshot are read as the present configuration says.
+            # Tables with a pending resnapshot are read by the present configuration.
             state = with_requests(state, self.requests)
             state = state.only(filter(self.config.source.captures, state.followed))
             split = StreamSplit.of(state, lambda fingerprint: SchemaDocument.from_json(store.document(fingerprint)))
@@ -267,7 +274,7 @@ class ResolvedRun:
     def transformed(
         self, resolver: TransformResolver | None = None, on_names: Callable[[TableId, Names], None] = lambda _, __: None
     ) -> TransformedTables:
-        """Return what rows of tables become on their way to the sink.
+        """Return the changes that rows of tables undergo on their way to the sink.
 
         `resolver` evaluates expressions if there is a Spark.
         """
@@ -285,7 +292,7 @@ class ResolvedRun:
         )
 
     def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
-        """Raise `ConfigError` unless the source can read these rows again. From any thread."""
+        """Raise `ConfigError` if the source cannot read these rows again. Any thread may call it."""
         source = self._source_maker(FullBy.NOTHING)().incremental()
         if source is None:
             raise ConfigError(
@@ -296,23 +303,23 @@ class ResolvedRun:
 
 
 def next_run(config: PipelineConfig) -> ResolvedRun:
-    """The run that would begin now, for a command that only looks at it."""
+    """Return the run that would begin now, for a command that does not start it."""
     start = Start(config)
     return ResolvedRun(start, start.store)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a start. `ask` yields its findings, good and bad. If it raises a `RaycdcError`, that is a refusal."""
+    """One step of a start. `ask` yields its findings, good and bad; a `RaycdcError` that it raises is a refusal."""
 
     name: str
     ask: Callable[[ResolvedRun], Iterator[CheckResult]]
 
     def results(self, run: ResolvedRun) -> list[CheckResult]:
-        """The findings, each with the error that a run would end with."""
+        """Return the findings, each with the error that would end a run."""
         found: list[CheckResult] = []
         try:
-            # Findings before an error stay.
+            # The findings before an error are kept.
             found.extend(self.ask(run))
         except RaycdcError as error:
             found.append(CheckResult(self.name, str(error), error=type(error)))
@@ -326,7 +333,7 @@ def _fitting(run: ResolvedRun) -> Iterator[CheckResult]:
 
 
 def _selected(run: ResolvedRun) -> Iterator[CheckResult]:
-    """A finding for each table that the configuration names and that does not and did not exist."""
+    """Yield a finding for each table that the configuration names, and that neither exists nor existed."""
     if (selection := run.selection) is not None:
         known = known_tables(run.last)
         for table, text in zip(selection.missing(known), selection.misspelt(known), strict=True):
@@ -334,7 +341,7 @@ def _selected(run: ResolvedRun) -> Iterator[CheckResult]:
 
 
 def _begun(run: ResolvedRun) -> Iterator[CheckResult]:
-    """Check that the source can be read from the state's position, and report what the start does to tables."""
+    """Check that the source can be read from the state's position, and report the effect of the start on tables."""
     lost, changes = run.lost, run.changes
     _log.debug("full by %s; the source can follow %d tables no further", run.full_by, len(run.refused))
     if lost is not None:
@@ -346,7 +353,7 @@ def _begun(run: ResolvedRun) -> Iterator[CheckResult]:
         yield CheckResult("state", text, required=False)
 
 
-#: In the order of the module's docstring.
+#: The order is that of the table in the module's docstring.
 FITTING, SELECTED, BEGUN = Step("state", _fitting), Step("tables", _selected), Step("start", _begun)
 STEPS = (FITTING, SELECTED, BEGUN)
 
@@ -361,7 +368,8 @@ def resolve(
 ) -> ResolvedRun:
     """Go through `STEPS`; raise the first refusal and pass other findings to `warn`.
 
-    `planned` is the run as it was resolved before it took the state. Changes nothing. Blocks while the source answers.
+    `planned` is the run as it was resolved before the state was taken. Changes nothing. Blocks while the source
+    answers.
     """
     run = ResolvedRun(start, store, output_mode) if planned is None else planned.taken(start, store, output_mode)
     for step in STEPS:
@@ -383,7 +391,7 @@ def resolve(
 def take_up(run: ResolvedRun) -> None:
     """Record the results of `resolve` in the state: table requests, origin of a full changelog, configuration.
 
-    Call it under the lease. After a crash in between, the next start finishes it.
+    Called under the lease. After a crash within it, the next start finishes it.
     """
     store, last, changes = run.store, run.last, run.changes
     assert store is not None
@@ -402,24 +410,24 @@ def take_up(run: ResolvedRun) -> None:
     locations = {difference.key: difference.was for difference in run.changed if difference.change in unproven}
     keys = read_configured(store) or {}
     if last is None and not run.output_mode.is_sink:
-        # A start that sealed nothing was for a sink.
+        # If nothing was sealed, the keys of the sink do not bind a run without one.
         keys = {key: value for key, value in keys.items() if not key.startswith("sink.")}
     write_configured(store, {**keys, **configured_keys(run.config, has_sink=run.output_mode.is_sink), **locations})
 
 
 def described(changes: SelectionChanges) -> list[str]:
-    """The effect of this start on tables, for people."""
+    """Return the effect of this start on tables, for people."""
     said = {
         "selected and new to this pipeline: read with a snapshot while the others go on": changes.new,
-        "made since the last run: followed from then on, or read where the log does not have all of it": changes.made,
-        "selected again: read anew while the others go on": changes.back,
-        "not selected any more: ended, and the target keeps what it had": changes.left,
+        "created since the last run: followed from the log, or snapshotted if the log lacks a part": changes.made,
+        "selected again: resnapshotted while the others go on": changes.back,
+        "not selected any more: ended, and the target keeps its rows": changes.left,
     }
     return [f"{', '.join(names)}: {text}." for text, names in said.items() if names]
 
 
 def read_statement(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
-    """DDL in messages, read by the source that it is of; its parser takes a moment to load."""
+    """Parse a DDL statement in a message with the parser of its source, which takes a moment to load."""
     return _reader_of_statements()(statement, default_db)
 
 
@@ -446,7 +454,7 @@ def _selection_changes(run: ResolvedRun, store: CheckpointStore, selection: Tabl
         how = dict.fromkeys(named, "is selected now")
         texts = (f"{selection.key_path}: {n} {how.get(n, 'was put back')}, but {why}." for n, why in shared.items())
         raise ConfigError(*texts)
-    # A table that was selected before, and is new and merged with others, was created since, so the log has all of it.
+    # A table that was already selected and is new was created since, so the log has all of it.
     new = [name for name in changes.new if not rules.shared(TableId.parse(name), every)]
     made = [name for name in new if before is not None and name not in named]
     return replace(changes, new=tuple(name for name in new if name not in made), made=tuple(made))

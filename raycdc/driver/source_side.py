@@ -1,4 +1,4 @@
-"""The source side of a run: the values that its processes are made from, their launcher, and their supervisor."""
+"""The source side of a run: the inputs of its processes, their launcher, and their supervisor."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ from raycdc.storage.url import ObjectLocation, parse_location
 
 
 class SourceSide:
-    """The source side of a run: what its processes are made from, who starts them, and their supervisor.
+    """The source side of a run: the inputs of its processes, their launcher, and their supervisor.
 
-    The epoch loop reaches it by `next_sealed`, `committed` and `parked`. During recovery there is no supervisor, and
-    the calls that need one do nothing.
+    The epoch loop calls `next_sealed`, `committed` and `parked`. During recovery there is no supervisor, and the calls
+    that need one do nothing.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class SourceSide:
         #: None in a run without Spark.
         self.spark = spark
         self.supervisor: Supervisor | None = None
-        #: Whose readers each coordinator of this run has, by its generation.
+        #: The engine of the readers of each coordinator of this run, by its generation.
         self.readers: dict[int, EngineName] = {}
 
     @classmethod
     def open(
         cls, stack: ExitStack, resolved: ResolvedRun, store: CheckpointStore, reporter: ProgressReporter
     ) -> SourceSide:
-        """Start the engines that the run begins with, and prepare its processes; `stack` ends all of it.
+        """Start the engines with which the run begins, and prepare its processes; `stack` ends all of them.
 
         Blocks while Ray and Spark start, if the run begins on them. Call it in the thread that runs to the end: Ray's
         processes die with the thread that started them.
@@ -110,11 +110,11 @@ class SourceSide:
         return cls(config, store, reporter, spec, launcher, spark)
 
     def access(self) -> SegmentAccess:
-        """Return how segments are reached now."""
+        """Return the present access to segments."""
         return self.spec.access.as_of(self._launcher.flights())
 
     def sweep(self) -> None:
-        """Delete the segments that no sealed epoch needs, here, on other nodes, and copies of them."""
+        """Delete the segments that no sealed epoch needs, with their copies, here and on other nodes."""
         self._store.sweep_spool()
         needed = self._store.needed_segments()
         self._launcher.sweep(needed)
@@ -140,12 +140,12 @@ class SourceSide:
             stack.callback(promote.close)
 
     def renew(self) -> bool:
-        """Forget the processes of a lost cluster; return True if a new one was started in its place."""
+        """Forget the processes of a lost cluster; return True if a new cluster was started."""
         self.supervisor = None
         return self._launcher.renew()
 
     def next_sealed(self, after: int, wait_s: float) -> Manifest | None:
-        """The first sealed epoch after `after`, or None when there was none for `wait_s`."""
+        """Return the first sealed epoch after `after`, or None if there is none within `wait_s`."""
         assert self.supervisor is not None
         return next_manifest(self._store, self.supervisor, after, wait_s)
 
@@ -174,7 +174,7 @@ class SourceSide:
         self._reporter.hearers.parked(entries)
         if not self._has_log():
             for name, entry in sorted(entries.items()):
-                # Most errors of a target begin with its name.
+                # The texts of most target errors begin with the target's name.
                 self._reporter.warning(f"{name} is parked: {entry.text.removeprefix(f'{name}: ')}")
         if self.supervisor is not None:
             self.supervisor.park_tables(refusals_of(entries))
@@ -184,7 +184,7 @@ class SourceSide:
 
 
 def job_spec(resolved: ResolvedRun, store: CheckpointStore) -> JobSpec:
-    """The description from which every process of the run is made. Its token is new, so it is this run's alone."""
+    """Return the description from which every process of the run is created. Its token is new, for this run only."""
     config, rules = resolved.config, resolved.rules
     options = config.pipeline
     return JobSpec(
@@ -211,7 +211,7 @@ def job_spec(resolved: ResolvedRun, store: CheckpointStore) -> JobSpec:
 
 
 def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies | None:
-    """The copies of the state's segments; None if there are none."""
+    """Return the access to the copies of the state's segments; None if copies are not configured."""
     if not config.pipeline.spool:
         return None
     location = parse_location(config.pipeline.spool)
@@ -228,10 +228,10 @@ def limits_of(config: PipelineConfig) -> ReaderLimits:
 def new_launcher(
     config: PipelineConfig, spec: JobSpec, store: CheckpointStore, *, local: bool, reporter: ProgressReporter
 ) -> Launcher:
-    """The launcher of the run's processes. Ray's processes die with the thread that calls this."""
+    """Return the launcher of the run's processes. Ray's processes die with the thread that calls this."""
     if local:
         return LocalLauncher(spec)
-    # An earlier run may still be shutting down its Ray, which this one must not take for its own.
+    # An earlier run may still be shutting down its Ray, which this run must not use.
     background_tasks.wait_for(background_tasks.now())
     return _ray_launcher(config, spec, store, reporter)
 
@@ -275,7 +275,10 @@ def _ray_launcher(
 
 
 def _spools_of(config: PipelineConfig, spec: JobSpec, store: CheckpointStore) -> SpoolSettings:
-    """The settings of the spool servers; they keep the segments of epochs that no record names yet."""
+    """Return the settings of the spool servers.
+
+    They keep the segments of epochs that are not recorded as committed yet.
+    """
     from raycdc.runtime.ray.ray_spools import SpoolSettings
 
     address = "" if config.spark.is_here else own_address(config.spark.master, config.spark.conf)
@@ -300,14 +303,14 @@ def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
         sys.stderr.flush()
         reporter.hearers.exits(lost)
     finally:
-        # Whatever a listener or standard error has against it.
+        # The process ends even if a listener or standard error fails.
         os._exit(int(lost.exit_code))
 
 
 class Processes:
-    """Reports the processes of the source side.
+    """Reports the processes of the source side when they change.
 
-    A `hidden` one is not counted as a reader, because it may outlive the driver.
+    The process `hidden` is not counted as a reader, because it may outlive the driver.
     """
 
     def __init__(self, notify: Callable[[int, Sequence[int]], None], *, hidden: int | None = None) -> None:
@@ -329,7 +332,10 @@ def new_supervisor(
     reporter: ProgressReporter,
     readers: dict[int, EngineName],
 ) -> Supervisor:
-    """The supervisor of coordinator and readers, which starts them; `readers` gets whose they are, by generation."""
+    """Return the supervisor, which starts coordinator and readers; `readers` gets the engine of each generation.
+
+    The supervisor starts both immediately.
+    """
     record = store.last_commit
 
     def next_generation() -> int:
@@ -337,7 +343,7 @@ def new_supervisor(
         readers[generation] = launcher.engine
         return generation
 
-    # The driver reads by itself until it hands over.
+    # The driver's process reads until the promotion.
     hidden = os.getpid() if isinstance(launcher, PromotableLauncher) else None
     return Supervisor(
         launcher,

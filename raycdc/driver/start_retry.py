@@ -1,8 +1,8 @@
 """Retries the start if source or sink is unreachable, but only if the pipeline has a state already.
 
-At a first start a person watches, so a wrong host name is best reported immediately. A pipeline that has sealed an
-epoch has reached its servers before and is probably restarted by a machine together with them, so it waits as long as
-in the middle of a run (`raycdc.core.retry`), and reports that.
+At a first start a person watches, so a wrong host name is reported immediately. A pipeline that has sealed an epoch has
+reached its servers before, and its machine may have been restarted together with them. It therefore waits as long as
+during a run (`raycdc.core.retry`), and reports that.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class StartRetry:
-    """The retry of a start; see the module's docstring.
+    """Retries a start; see the module's docstring.
 
-    `notify` is called once per wait, and once per distinct warning of `act`. The waiting ends when `stopping` is set,
-    or when another driver takes the state of `leadership`.
+    `notify` is called once per wait, and once per distinct warning of `act`. The wait ends when `stopping` is set, or
+    when another driver takes the state of `leadership`.
     """
 
     def __init__(self, leadership: Leadership, notify: Callable[[str], None], stopping: threading.Event) -> None:
@@ -36,7 +36,7 @@ class StartRetry:
         self._retrier = Retrier(notify=notify, stopping=stopping)
 
     def __call__(self, act: Callable[[], T]) -> T:
-        """The result of `act`. Raises `StoppedWaitingError` if the run was stopped while it waited."""
+        """Return the result of `act`. Raises `StoppedWaitingError` if the run was stopped during the wait."""
         return self._retrier(act, self._outage) if self._waits else act()
 
     def warning(self, text: str) -> None:

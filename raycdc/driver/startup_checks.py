@@ -1,4 +1,4 @@
-"""The checks before a pipeline starts, in order. ``raycdc check`` prints all of them; a run begins with them.
+"""The checks before a pipeline starts, in their order. ``raycdc check`` prints all of them; a run begins with them.
 
 A `StartCheck` checks one thing and changes nothing. A run ends at the first failure (`begin`) with that check's text,
 so `check` reports everything that a run would refuse; `tests/unit/test_startup_errors.py` searches for refusals missing
@@ -9,7 +9,7 @@ in this list.
 | plug-ins | a source or sink whose package is not installed cannot be checked further |
 | options | conflicts with the sink or with Spark show without asking a server |
 | ray | a Ray that does not let this process join its cluster is of no use |
-| java, spark | Spark itself would take seconds to report the same |
+| java, spark | Spark itself would take seconds to report the same problem |
 | state, sink folder or store | reading is pointless if they cannot be written |
 | pipeline | the state may belong to another pipeline or be damaged |
 | control, metrics | their ports may be taken by another program |
@@ -50,13 +50,14 @@ from raycdc.storage.api import StoreError
 from raycdc.storage.url import FolderLocation, ObjectLocation, parse_location
 from raycdc.transform.resolved import needs_spark
 
-#: The most connections of the control API at a time. The web UI, a scraper and a few commands need far fewer.
+#: The maximum number of concurrent connections of the control API. The web UI, a scraper and a few commands need far
+#: fewer.
 CONNECTIONS_MAX = 64
-#: The OpenTelemetry module that sends to a collector; its package depends on all others that are needed.
+#: The OpenTelemetry module that sends traces; its package depends on all others that are needed.
 TRACES_MODULE = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
-#: The variables that name the folder with a Hadoop cluster's configuration.
+#: Environment variables that name the folder with a Hadoop cluster's configuration.
 _YARN = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
-#: File systems of the kernel, where no process can create files, whatever their permissions.
+#: File systems of the kernel, where no process can create files, whatever the permissions.
 _KERNELS = (Path("/proc"), Path("/sys"))
 
 #: A person waits for the answer, so an unreachable store is reported sooner than a run would give up.
@@ -65,10 +66,10 @@ STORE_TRIES_FOR_S = 10.0
 
 @dataclass(frozen=True)
 class Start:
-    """A start that is to be: with Ray and Spark, unless `local`.
+    """A planned start: with Ray and Spark, unless `local`.
 
-    `has_sink` is False if epochs are taken by hand; `asked` is the end that its caller wants instead of the
-    configuration's.
+    `has_sink` is False if a Python caller consumes the epochs; `asked` is the end of the run that its caller wants
+    instead of the configuration's.
     """
 
     config: PipelineConfig
@@ -78,7 +79,7 @@ class Start:
 
     @property
     def until(self) -> Until | None:
-        """The end of the run; None if it goes on until it is stopped."""
+        """Return the end of the run; None if it continues until it is stopped."""
         return self.asked or self.config.until
 
     @cached_property
@@ -93,7 +94,7 @@ class Start:
 
     @cached_property
     def state_on_store(self) -> CheckResult | None:
-        """The finding about a state on an object store; None for a state in a folder.
+        """Return the finding about a state on an object store; None for a state in a folder.
 
         The store is checked once, because a timeout is slow.
         """
@@ -102,9 +103,9 @@ class Start:
 
     @cached_property
     def store(self) -> CheckpointStore | None:
-        """The state that there is, for a command that only looks.
+        """Return the existing state, for a command that changes nothing.
 
-        None if there is none, or where the checks of the state say why it cannot be read.
+        None if there is no state, or if it cannot be read; the checks of the state report the reason.
         """
         location = state_of(self.config)
         try:
@@ -116,9 +117,9 @@ class Start:
 
     @cached_property
     def no_merging(self) -> str:
-        """Return why several tables cannot be merged into one target whose rows are updated.
+        """Return the reason why several tables cannot be merged into one target whose rows are updated.
 
-        Empty if they can, and for targets that have every change.
+        Empty if they can be, and for targets that hold every change.
         """
         config = self.config
         if config.sink.write != UPSERT:
@@ -141,10 +142,10 @@ class StartCheck:
     inspect: Callable[[Start], Iterator[CheckResult]]
 
     def results(self, start: Start) -> list[CheckResult]:
-        """The findings, each with the error that a run would end with."""
+        """Return the findings, each with the error that would end a run."""
         found: list[CheckResult] = []
         try:
-            # Findings before an error stay.
+            # The findings before an error are kept.
             found.extend(self.inspect(start))
         except RaycdcError as error:
             found.append(CheckResult(self.name, str(error), error=type(error)))
@@ -158,14 +159,14 @@ def begin(start: Start) -> None:
 
 
 def require(results: list[CheckResult]) -> None:
-    """Raise the error of the first that is required and failed, and concerns more than one table."""
+    """Raise the error of the first finding that is required, failed, and concerns more than one table."""
     for result in results:
         if result.required and not result.ok and not result.parks:
             raise result.error(f"{result.text} {result.fix}".strip())
 
 
 def require_row_store(start: Start) -> None:
-    """Raise `ConfigError` if the rows that make a changelog full cannot be kept."""
+    """Raise `ConfigError` if the row store of a full changelog cannot be kept at its location."""
     known = state_of(start.config).below(KNOWN)
     if isinstance(known, FolderLocation) and (invalid := misread(known.path)):
         raise ConfigError(
@@ -175,7 +176,7 @@ def require_row_store(start: Start) -> None:
 
 
 def no_order(sink: str) -> ConfigError:
-    """A sink that cannot go by ``source.order_by``."""
+    """Return the error for a sink that cannot use ``source.order_by``."""
     return ConfigError(
         f"source.order_by: {sink} cannot keep the row with the greatest value: changes that are all kept stay in their "
         "origin's order. Use a sink that updates rows, such as delta, or leave it out and decide with source.same_key."
@@ -183,7 +184,7 @@ def no_order(sink: str) -> ConfigError:
 
 
 def order_by(config: PipelineConfig) -> str:
-    """The column by which the source's changes of one key are ordered; the sink must be able to go by it."""
+    """Return the column that orders the source's changes of one key. Raises `ConfigError` if the sink cannot use it."""
     column = config.source.order_column
     if column and config.sink.write != UPSERT:
         raise no_order(f'{config.sink.type} with write = "{config.sink.write}"')
@@ -201,7 +202,7 @@ def _plug_ins(start: Start) -> Iterator[CheckResult]:
 
 
 def _options(start: Start) -> Iterator[CheckResult]:
-    """The parts of the configuration that the sink, or a run with or without Spark, cannot carry out."""
+    """Check for keys that the sink, or a run with or without Spark, does not support."""
     config = start.config
     if not start.has_sink:
         return
@@ -230,13 +231,13 @@ def _options(start: Start) -> Iterator[CheckResult]:
 
 
 def _ray(start: Start) -> Iterator[CheckResult]:
-    """A Ray Client server is refused wherever its address comes from."""
+    """Check that the address is no Ray Client server, also if it comes from the environment."""
     if start.local:
         return
     address, client = start.config.ray.address, sys.modules.get("ray.util.client")
     by = "ray.address"
     if address == "auto" and os.environ.get("RAY_ADDRESS"):
-        # Ray itself uses this variable.
+        # Ray itself uses this environment variable.
         by, address = 'RAY_ADDRESS, by which ray.address = "auto" goes', os.environ["RAY_ADDRESS"]
     found = ""
     if address.startswith("ray://"):
@@ -262,7 +263,7 @@ def _java(start: Start) -> Iterator[CheckResult]:
 
 
 def _spark(start: Start) -> Iterator[CheckResult]:
-    """The findings about Spark's start that need no Spark; the rest is known when it starts."""
+    """Check what Spark needs to start, as far as that can be checked without starting it."""
     if start.local or not start.has_sink:
         return
     from raycdc.spark.session import DELTA_PACKAGE, check_settings, delta_jars
@@ -308,13 +309,13 @@ def _state_on_store(location: StateLocation) -> CheckResult:
 
 
 def _pipeline(start: Start) -> Iterator[CheckResult]:
-    """Check whose state it is, if there is one."""
+    """Check to which pipeline the state belongs, if there is one."""
     options = start.config.pipeline
     location = state_of(start.config)
     if unwritable(location.work):
         return
     if start.state_on_store is not None and not start.state_on_store.ok:
-        # Later checks would query the unreachable store again, and wait for it each time.
+        # Later checks would wait for the unreachable store again.
         yield CheckResult(
             "pipeline", f"Nobody can tell which pipeline the state in {location} belongs to.", error=StateError
         )
@@ -325,13 +326,13 @@ def _pipeline(start: Start) -> Iterator[CheckResult]:
 
 
 def listen(options: ControlOptions) -> socket.socket:
-    """A socket that listens where the options of the control door say. Raises `ConfigError` if none can."""
+    """Return a socket that listens at the address of the control API. Raises `ConfigError` if that is not possible."""
     remedy = "another control.port (0 takes a free one) or control.host, or set control.enabled = false"
     return _listening("control", options.host, options.port, remedy)
 
 
 def listen_for_scrapers(options: MetricsOptions) -> socket.socket:
-    """A socket that listens at `metrics.address`. Raises `ConfigError` if none can."""
+    """Return a socket that listens at `metrics.address`. Raises `ConfigError` if that is not possible."""
     return _listening("metrics", *options.host_and_port, "another metrics.address")
 
 
@@ -400,7 +401,7 @@ def _traces(start: Start) -> Iterator[CheckResult]:
 
 
 def _no_certificates(ca: str | None) -> str:
-    """Return why a file has no certificate authorities; empty if it has, or none is named."""
+    """Return the reason why a file has no certificate authorities; empty if it has some, or if no file is named."""
     try:
         if ca is not None:
             ssl.create_default_context(cafile=ca)
@@ -475,7 +476,7 @@ def _sink_folder(start: Start) -> Iterator[CheckResult]:
 def _sink_store(config: PipelineConfig) -> CheckResult:
     location = parse_location(config.sink.store)
     assert isinstance(location, ObjectLocation), location
-    # Only here, because it loads the library of stores.
+    # The import is here, because it loads the library of stores.
     from raycdc.storage.object_store import ObjectStore, probe
 
     try:
@@ -488,11 +489,11 @@ def _sink_store(config: PipelineConfig) -> CheckResult:
 
 
 def unwritable(folder: Path) -> str:
-    """Return why no files can be created in `folder`, or it in its nearest existing parent; empty if they can."""
+    """Return the reason why neither `folder` nor files in it can be created; empty if they can."""
     if any(folder.is_relative_to(kernel) for kernel in _KERNELS):
         return "it is the kernel's, which keeps no files"
     try:
-        # Of a link that leads nowhere or to itself, the link: nothing can be made in its place.
+        # A broken link counts as existing, because nothing can be created in its place.
         nearest = next(path for path in (folder, *folder.parents) if _is_there(path))
     except (OSError, ValueError) as cause:
         return cause.strerror or str(cause) if isinstance(cause, OSError) else str(cause)
@@ -512,7 +513,7 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-#: In the order of the module's docstring.
+#: The order is that of the table in the module's docstring.
 START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("plug-ins", _plug_ins),
     StartCheck("options", _options),
@@ -528,5 +529,5 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("logging", _logging),
     StartCheck("notify", _notify),
 )
-#: The checks without which nothing more can be asked.
+#: If one of these checks fails, the others make no sense.
 DECISIVE = frozenset({"plug-ins", "pipeline"})

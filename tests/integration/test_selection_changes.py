@@ -46,7 +46,7 @@ def test_a_table_left_out_is_listed_as_ended_and_read_anew_when_it_is_put_back(s
     shop.execute("DROP TABLE b", "CREATE TABLE b (id INT PRIMARY KEY, v INT)", "INSERT INTO b VALUES (2, 2), (7, 7)")
     assert shop.run("a") == []
     assert shop.rows("b") == [(1, 1), (2, 2)]
-    assert shop.run("a", "b") == ["b: selected again: read anew while the others go on."]
+    assert shop.run("a", "b") == ["b: selected again: resnapshotted while the others go on."]
     assert shop.rows("b") == [(2, 2), (7, 7)]
     assert shop.phases() == {"a": "stream", "b": "stream"}
     assert shop.run("a", "b") == []
@@ -70,7 +70,7 @@ def test_a_table_made_while_nothing_runs_is_told_apart_from_one_that_was_not_sel
     assert shop.run("a", "c.*") == ["The pattern c.* of source.tables matches no table yet."]
     shop.execute("CREATE TABLE c1 (id INT PRIMARY KEY, v INT)", "INSERT INTO c1 VALUES (1, 1), (2, 2)")
     shop.execute("DELETE FROM c1 WHERE id = 1", "CREATE TABLE c2 (id INT PRIMARY KEY)", "DROP TABLE c2")
-    made = "c1: made since the last run: followed from then on, or read where the log does not have all of it."
+    made = "c1: created since the last run: followed from the log, or snapshotted if the log lacks a part."
     new = "b: selected and new to this pipeline: read with a snapshot while the others go on."
     assert shop.run("a", "b", "c.*") == [new, made]
     assert (shop.rows("b"), shop.rows("c1")) == ([(1, 1), (2, 2)], [(2, 2)])

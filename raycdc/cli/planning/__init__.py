@@ -1,1 +1,1 @@
-"""``raycdc check`` and ``raycdc plan``: predict what a run would find and do."""
+"""``raycdc check`` and ``raycdc plan``: predict the findings and actions of a run."""

@@ -1,4 +1,4 @@
-"""``raycdc check``: is the configuration right, and the source fit and permitted? Changes nothing."""
+"""``raycdc check``: checks the configuration, and the state and permissions of the source. Changes nothing."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ from raycdc.state.full_changelog import FullBy
 #: The beginning of messages about a key that prevents a run.
 REFUSED = "A run refuses this."
 _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
-#: In front of every further line about a check.
+#: The indentation of further lines about a finding.
 _INDENT = " " * 9
 
 
 def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
-    """Print one finding per line; the exit code is that of the error which a run would end with, or that its tables
-    are parked for: the first one's. `local` is a run without Ray and Spark, as ``pipeline.engines = "never"`` is.
+    """Print one finding per line; return the exit code of the first error that a run would meet.
+
+    For tables that would be parked, that is the code of the error that parks them. `local` is a run without Ray and
+    Spark, as with ``pipeline.engines = "never"``.
     """
     config = load_config(path)
     local = local or config.is_local
@@ -57,7 +59,7 @@ def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
                 _print(result, as_json=as_json)
             results += group
     except RaycdcError as error:
-        # The earliest error that a run would meet counts, and nothing is reported twice.
+        # The exit code is that of the earliest error that a run would meet, and nothing is reported twice.
         if not _failed(results):
             raise
         if str(error) not in {result.text for result in results}:
@@ -70,7 +72,7 @@ def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
 
 
 def rate_limit_lines(config: PipelineConfig) -> list[str]:
-    """Return the source's rate limit in words; empty without a limit."""
+    """Return the source's rate limit for people; empty without a limit."""
     rate_limit = config.source.rate_limit
     if not rate_limit:
         return []
@@ -82,7 +84,10 @@ def _failed(results: Iterable[CheckResult]) -> list[CheckResult]:
 
 
 def _findings(start: Start) -> Iterator[list[CheckResult]]:
-    """All findings, in the order in which a run would meet them. Raises `SourceError` where the source is away."""
+    """Return all findings, in the order in which a run would meet them.
+
+    Raises `SourceError` if the source is unreachable.
+    """
     config = start.config
     failed: list[CheckResult] = []
     for check in START_CHECKS:
@@ -90,7 +95,7 @@ def _findings(start: Start) -> Iterator[list[CheckResult]]:
         yield answers
         failed += _failed(answers)
         if check.name in DECISIVE and _failed(answers):
-            return  # No further question makes sense.
+            return  # Without that, the other checks make no sense.
     run = ResolvedRun(start, start.store)
     fitting = FITTING.results(run)
     yield fitting
@@ -98,7 +103,7 @@ def _findings(start: Start) -> Iterator[list[CheckResult]]:
     try:
         selected = list(SELECTED.ask(run))
     except SourceError:
-        selected = []  # A source that does not answer is reported by the next question.
+        selected = []  # A source that does not answer is reported by the next check.
     findings = run.source.check(run.last, names_reported=bool(selected))
     results, tables = list(findings.results), findings.tables
     fixes = {result.name: result.fix for result in results}
@@ -139,7 +144,10 @@ def check_patterns(config: PipelineConfig) -> list[CheckResult]:
 
 
 def _described(run: ResolvedRun, tables: Collection[TableId]) -> dict[TableId, SourceTable]:
-    """The tables with their columns; none where messages cannot be decoded, as the findings about their topic say."""
+    """Return the tables with their columns.
+
+    Empty if messages cannot be decoded, which the findings about their topic report.
+    """
     if not tables:
         return {}
     try:
@@ -161,7 +169,7 @@ def check_sink(run: ResolvedRun, tables: Collection[TableId]) -> list[CheckResul
 
 
 def check_start(run: ResolvedRun) -> list[CheckResult]:
-    """The source's findings about a start from the existing state, in the words of a run."""
+    """Return the source's findings about a start from the existing state, with the texts of a run."""
     results = BEGUN.results(run)
     if run.last is not None and not _failed(results):
         try:
@@ -180,7 +188,9 @@ def check_tables(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> li
 
 
 def state_effects(run: ResolvedRun) -> list[str]:
-    """The effect of a changed configuration on the state at the next run, or the reason why a run would not begin."""
+    """Return the effect of a changed configuration on the state at the next run, or the reason why a run would be
+    refused.
+    """
     try:
         return [*effects_of(run.changed), *_not_read_twice(run)]
     except ConfigError as refused:
@@ -188,7 +198,9 @@ def state_effects(run: ResolvedRun) -> list[str]:
 
 
 def _not_read_twice(run: ResolvedRun) -> list[str]:
-    """The tables that are to continue from where they were left, where the log can be read once at a time alone."""
+    """Return the tables that are to continue from their last position although the source's log cannot be
+    read twice.
+    """
     stream = stream_of(run.last)
     if stream is None or run.store is None or not (why := run.config.source.why_read_once):
         return []
@@ -218,7 +230,10 @@ def check_changelog(run: ResolvedRun) -> list[CheckResult]:
 def check_routes(
     routes: Sequence[RouteOptions], found: Collection[TableId], *, all_known: bool = True
 ) -> list[CheckResult]:
-    """Routes that no table takes: a mistake where one names a table and the tables are `all_known`, else a warning."""
+    """Return a finding per route that no table takes.
+
+    It is an error if the route names one table and the tables are `all_known`, else a warning.
+    """
     results: list[CheckResult] = []
     for index, options in enumerate(routes):
         route = options.route()
@@ -239,7 +254,9 @@ def check_routes(
 def check_transforms(
     run: ResolvedRun, found: Collection[TableId], described: Mapping[TableId, SourceTable], *, all_known: bool
 ) -> list[CheckResult]:
-    """Transforms that no table takes, as with routes; and of each table's, whether its columns allow it."""
+    """Return a finding per transform that no table takes, as with routes, and per table whose columns do not fit its
+    transform.
+    """
     transforms = run.rules.transforms
     results: list[CheckResult] = []
     for index, transform in enumerate(transforms.all):

@@ -1,4 +1,4 @@
-"""Compares the targets with the state, for ``raycdc check``, like a run at its start. Changes nothing.
+"""Compares the targets with the state, as a run does at its start, for ``raycdc check``. Changes nothing.
 
 It uses the code of a run (`raycdc.delivery.epoch_loop.EpochLoop.recover`, `raycdc.sinks.api.Sink.apply_schema`). While
 another run has the state, its targets change, so they are not compared, and the output says so.
@@ -28,7 +28,7 @@ from raycdc.state.full_changelog import FullBy
 from raycdc.state.recovery import another_copy
 from raycdc.state.store import CheckpointStore
 
-#: The most new targets that are examined, because topics and servers are queried one by one.
+#: The maximum number of new targets that are examined, because topics and servers are queried one by one.
 _NEW_TARGETS_MAX = 200
 _PARKED = "A run parks it, and the others go on."
 
@@ -36,15 +36,15 @@ _PARKED = "A run parks it, and the others go on."
 def check_targets(run: ResolvedRun, tables: Collection[TableId], *, again: bool = False) -> list[CheckResult]:
     """Return all findings; `tables` are those of the source that targets can hold.
 
-    `again`: a start reads all of them again, so missing rows in their targets do not matter.
+    With `again`, a start reads all of them again, so missing rows in their targets do not matter.
     """
     sink, store = run.start.sink, run.store
     if not sink.durable:
         return []
     if store is not None and (pid := store.lock.holder()):
         text = (
-            f"The state is in use by process {pid}, so the targets were not compared with it: they move on with that "
-            "run, which compared them when it began. Another run is refused meanwhile."
+            f"The state is in use by process {pid}, so the targets were not compared with it: that run changes "
+            "them, and compared them when it began. Another run is refused meanwhile."
         )
         return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
     try:
@@ -56,14 +56,14 @@ def check_targets(run: ResolvedRun, tables: Collection[TableId], *, again: bool 
 
 
 def lying_there(run: ResolvedRun, targets: Collection[TableId]) -> dict[TableId, bool | None]:
-    """Return for each target if the object at its location is this pipeline's; None if there is none.
+    """Return for each target if the object at its location belongs to this pipeline; None if there is no object.
 
-    Empty for a sink without a memory. Raises `SinkError`.
+    Empty for a sink that stores nothing. Raises `SinkError`.
     """
     sink = run.start.sink
     if not sink.durable:
         return {}
-    # Existing objects are refused, even if a run would adopt or replace them.
+    # Existing objects are reported, even if a run would adopt or replace them.
     sink.inspect(replace(_context(run), on_existing="fail"))
     lying: dict[TableId, bool | None] = {}
     with closing(sink):
@@ -103,17 +103,20 @@ def _findings(run: ResolvedRun, sink: Any, tables: Collection[TableId], *, again
     new = [target for target in targets if str(target) not in recorded]
     taken = list(_taken(run, sink, new[:_NEW_TARGETS_MAX]))
     if len(new) > _NEW_TARGETS_MAX:
-        text = f"Whether something lies at the locations of {len(new) - _NEW_TARGETS_MAX} more new targets was not "
+        text = f"The locations of {len(new) - _NEW_TARGETS_MAX} more new targets were not "
         "checked."
         taken.append(CheckResult("targets", text, required=False))
     if not taken:
-        text = "Nothing of anybody else lies at the locations of new targets."
+        text = "The locations of new targets have no objects of others."
         taken.append(CheckResult("targets", text, ok=True))
     return [*results, *taken]
 
 
 def _compared(run: ResolvedRun, store: CheckpointStore, sink: Any) -> list[CheckResult]:
-    """Return the recovery that a start would do, by its own code. Raises the error that would end it."""
+    """Return the findings of the recovery that a start would do, by its own code.
+
+    Raises the error that would end it.
+    """
     with _loop(run, store, sink) as loop, naming_location(run.changed):
         require_nothing_written(run.changed, store, loop.written)
         forecast: StartForecast = loop.inspect()
@@ -131,7 +134,7 @@ def _compared(run: ResolvedRun, store: CheckpointStore, sink: Any) -> list[Check
 
 
 def _taken(run: ResolvedRun, sink: Any, targets: Collection[TableId]) -> Iterator[CheckResult]:
-    """Yield findings about targets unknown to the state whose location has an object that prevents a run."""
+    """Yield a finding per target that is unknown to the state and whose location has an object that prevents a run."""
     parks = parks_of(run.config.pipeline)
     next_epoch = 1 if run.store is None else run.store.next_epoch()
     for target in targets:
@@ -148,7 +151,7 @@ def _taken(run: ResolvedRun, sink: Any, targets: Collection[TableId]) -> Iterato
 
 @contextmanager
 def _loop(run: ResolvedRun, store: CheckpointStore, sink: Any) -> Iterator[EpochLoop]:
-    """An epoch loop that only looks: it has neither Spark nor lookups."""
+    """Provide an epoch loop that only inspects targets: it has neither Spark nor lookups."""
     known = None
     if run.last is not None and run.full_by is FullBy.ROW_STORE:
         known = RowStore.opened(store.location, _context(run))
@@ -165,7 +168,7 @@ def _loop(run: ResolvedRun, store: CheckpointStore, sink: Any) -> Iterator[Epoch
 
 
 def as_parked(result: CheckResult, *, parks: bool) -> CheckResult:
-    """Return the `result` about one target with the reaction of a run: it `parks` the table, or it ends."""
+    """Return the `result` about one target with the reaction of a run: it parks the table if `parks`, else it ends."""
     fix = f"{result.fix} {_PARKED if parks else 'A run ends.'}".strip()
     return replace(result, fix=fix, error=SchemaError if parks else result.error, parks=parks)
 
@@ -176,16 +179,16 @@ def _context(run: ResolvedRun) -> SinkContext:
 
 
 def _recorded(store: CheckpointStore) -> set[str]:
-    """The targets that the state says were written."""
+    """Return the targets that were written according to the state."""
     record = store.last_commit()
     return set() if record is None else {*record.tables, *record.parked}
 
 
 def _state_marker(store: CheckpointStore) -> tuple[int, int, int]:
-    """A value that differs as soon as a run has done anything."""
+    """Return a value that differs after any action of a run."""
     record = store.last_commit()
     return store.generations.newest(), store.next_epoch(), 0 if record is None else record.epoch
 
 
 def _no_generation() -> Any:
-    raise AssertionError("who only looks has no generation")
+    raise AssertionError("an inspection has no generation")

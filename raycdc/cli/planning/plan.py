@@ -1,4 +1,4 @@
-"""``raycdc plan``: the targets that a pipeline would make. Asks the source; changes nothing anywhere."""
+"""``raycdc plan``: prints the targets that a pipeline would create. Asks the source; changes nothing."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from raycdc.source.selection import known_tables
 from raycdc.state.configured import all_keys
 from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 
-#: Narrow rows per second that two cores read and write (`raycdc docs benchmarks`). The estimate uses it, because the
-#: speed of the user's machine is not known before a run.
+#: The number of narrow rows per second that two cores read and write (`raycdc docs benchmarks`). The estimate uses it,
+#: because the speed of the user's machine is unknown before a run.
 ROWS_PER_S = 500_000
 
 
 def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
-    """Print each target with its source tables, columns and statement; seal the plan as the file `out`.
+    """Print each target with its source tables, columns and statement; seal the plan in the file `out`.
 
-    `ConfigError` with all transforms that are wrong, or where a run would not begin and the plan was to be sealed.
-    Raises `SchemaError` for tables that cannot be merged.
+    Raises `ConfigError` with all invalid transforms, or if a plan is to be sealed and a run would be refused. Raises
+    `SchemaError` for tables that cannot be merged.
     """
     config = load_config(path)
     run = next_run(config)
@@ -90,9 +90,10 @@ def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
 
 
 def require_planned(run: ResolvedRun, written: PipelineConfig, path: Path) -> None:
-    """Raise `ConfigError` with everything that is not as the plan in `path` has it. Asks source and sink.
+    """Raise `ConfigError` with every difference from the plan in the file `path`. Asks source and sink.
 
-    `written` is the configuration of the file: a plan is made of it, whatever engines the command asks for.
+    `written` is the configuration as in its file, because a plan is made of it, whatever engines the command line asks
+    for.
     """
     sealed = read_plan(path)
     findings = table_findings(run, {name: table.schema for name, table in run.tables.items()})
@@ -143,13 +144,13 @@ def _sealed(
 
 
 def _existing(run: ResolvedRun, targets: Sequence[TableId]) -> dict[str, str]:
-    """Return what is at the targets' locations; empty for sinks without a memory."""
+    """Return the kind of object at each target's location; empty for sinks that store nothing."""
     words = {None: NOTHING, True: OWN, False: OTHER}
     return {str(target): words[own] for target, own in lying_there(run, targets).items()}
 
 
 def _total(run: ResolvedRun, tables: Mapping[TableId, SourceTable]) -> str:
-    """Return how much a snapshot of all new tables reads, and the least time that takes."""
+    """Return the rows and bytes that a snapshot of all new tables reads, and the minimum time that takes."""
     followed = known_tables(run.last)
     new = [table for name, table in tables.items() if str(name) not in followed]
     said = f"In the state, and not read again: {len(tables) - len(new)} of {counted(len(tables), 'table')}. "
@@ -169,7 +170,7 @@ def _total(run: ResolvedRun, tables: Mapping[TableId, SourceTable]) -> str:
 def planned(
     run: ResolvedRun, tables: Mapping[TableId, SourceTable], transforms: TransformedTables
 ) -> list[PlannedTarget]:
-    """The targets of the tables that there are."""
+    """Return the targets of the existing tables."""
     problems = [
         text for _, text in transform_problems(transforms, {name: t.schema for name, t in tables.items()}) if text
     ]

@@ -29,7 +29,7 @@ from raycdc.state import codec
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """A source table of a target: its size, as far as known, and how its rows become the target's."""
+    """A source table of a target: its size, if known, and the transform of its rows."""
 
     table: str
     rows: int
@@ -49,7 +49,7 @@ class PlannedColumn:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTarget:
-    """A target as a run would make it; as JSON, its fields are the keys. `ddl` is empty if the sink has none."""
+    """A target as a run would create it. Its fields are the keys in JSON. `ddl` is empty if the sink has none."""
 
     target: str
     write: str
@@ -64,7 +64,7 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A table of the source as planned; `rows` and `bytes` are estimates, 0 if unknown."""
+    """A table of the source as planned. `rows` and `bytes` are estimates, 0 if unknown."""
 
     table: str
     columns: tuple[PlannedColumn, ...]
@@ -78,8 +78,8 @@ class PlannedTable:
 class SealedPlan:
     """The content of a plan file.
 
-    `configuration` has each key's value as JSON. `locations` has what is at each target's location: nothing, this
-    pipeline's rows, or something else. `state` is the identity of the existing state, and `effects` are those of a
+    `configuration` has each key's value as JSON. `locations` has the kind of object at each target's location: none,
+    one of this pipeline, or another. `state` is the identity of the existing state, and `effects` are those of a
     changed configuration on it.
     """
 
@@ -99,14 +99,17 @@ _ADAPTER = TypeAdapter(SealedPlan)
 
 
 def write_plan(path: Path, plan: SealedPlan) -> None:
-    """Put the sealed plan there, whole or not at all, for this user alone. Raises `ConfigError` if that cannot be."""
-    # The name is unpredictable, so that no other user's file or link can be there.
+    """Write the sealed plan to the file, completely or not at all, readable for this user only.
+
+    Raises `ConfigError` if that is not possible.
+    """
+    # The name is unpredictable, so that no file or link of another user can have it.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                os.fchmod(file.fileno(), 0o600)  # A umask may have taken more.
+                os.fchmod(file.fileno(), 0o600)  # The umask may have removed more permissions.
                 file.write(codec.encode(asdict(plan)))
             temporary.replace(path)
         except BaseException:
@@ -117,7 +120,10 @@ def write_plan(path: Path, plan: SealedPlan) -> None:
 
 
 def read_plan(path: Path) -> SealedPlan:
-    """The plan in a file. Raises `ConfigError` if that is none, was changed, or is of a newer raycdc."""
+    """Read a plan from a file.
+
+    Raises `ConfigError` if the file is no plan, was changed, or was written by a newer raycdc.
+    """
     again = "Make it anew: raycdc plan CONFIG --out FILE."
     try:
         document = codec.decode(path.read_bytes(), origin=str(path))
@@ -206,13 +212,13 @@ def _of_keys(owner: str, planned: tuple[str, ...], now: tuple[str, ...]) -> Iter
 
 def _location_changes(planned: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(planned.keys() & now.keys()):
-        # Objects that the pipeline has written since are as planned.
+        # Objects that the pipeline has written since the plan do not count as differences.
         if planned[name] != now[name] and not (planned[name] == NOTHING and now[name] == OWN):
             yield f"At the location of target {name} lies {now[name]}; planned was {planned[name]}."
 
 
 def _of_state(planned: str, now: str) -> Iterator[str]:
-    # A first run makes the state that was not there.
+    # A first run creates the state, which the plan did not have.
     if planned in (now, NO_STATE):
         return
     if now == NO_STATE:

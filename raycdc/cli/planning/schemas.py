@@ -1,4 +1,4 @@
-"""The questions of `check` and `plan` to the source about its tables and to Spark about transforms. Changes nothing."""
+"""Examines the tables of the source, and their transforms by Spark, for `check` and `plan`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHUNKS_FIX = "For chunks of another column, index it whole, and name it in sourc
 
 @contextmanager
 def transformed_tables(run: ResolvedRun) -> Iterator[TransformedTables]:
-    """The resolved transforms of `run`. Spark is started for as long as the block lasts, if any transform needs it.
+    """Yield the resolved transforms of `run`. Spark runs within the block if any transform needs it.
 
     Raises `ConfigError` for functions that cannot be used.
     """
@@ -42,7 +42,7 @@ def table_of(finding: CheckResult) -> TableId:
 
 
 def table_findings(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
-    """Return the tables that no target can hold, which a run parks, and columns that get another name."""
+    """Return findings about tables that no target can hold, which a run parks, and columns that get another name."""
     rules = run.rules
     results: list[CheckResult] = []
     shared = _shared_locations(
@@ -61,7 +61,10 @@ def table_findings(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> 
 
 
 def _shared_locations(run: ResolvedRun, tables: Sequence[TableId]) -> dict[TableId, str]:
-    """Return the `tables`, in the order of a run, whose target has the location of another target, with the reason."""
+    """Return the tables whose target has the location of another target, with the reason.
+
+    `tables` are in the order of a run.
+    """
     record = None if run.store is None else run.store.last_commit()
     held = () if record is None else map(TableId.parse, record.tables)
     sources: dict[TableId, TableId] = {}
@@ -95,7 +98,7 @@ def _session(config: PipelineConfig) -> Iterator[Any]:
 def transform_problems(
     tables: TransformedTables, schemas: Mapping[TableId, TableSchema]
 ) -> Iterator[tuple[TableId, str]]:
-    """Tables whose transform or masks cannot be, and why; an empty text for those whose can."""
+    """Yield the problem of each table with a transform or masks; empty if there is none."""
     for table, schema in schemas.items():
         if tables.transforms.of(table) is None and not any(tables.masks.of(table, c.name) for c in schema.columns):
             continue

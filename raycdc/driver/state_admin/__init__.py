@@ -1,1 +1,1 @@
-"""Administration of a state while a run goes on or not: examination, copy, and move to another location."""
+"""Administration of a state, with or without a run: examination, copy, and move to another location."""

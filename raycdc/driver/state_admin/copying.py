@@ -61,7 +61,7 @@ from raycdc.state.store import CheckpointStore
 from raycdc.storage import files
 from raycdc.storage.files import Access, AnyPath, any_path
 
-#: Folders of documents; all else below a state is of rows, or of processes.
+#: The folders of documents; all other files below a state belong to rows or processes.
 COMMANDS = "commands"
 _FOLDERS = ("generations", "epochs", "bases", "commits", "schemas", "documents", COMMANDS)
 _ROOTS = (NAME, "gen", *sorted(DOCUMENTS))
@@ -70,12 +70,12 @@ _ROOTS = (NAME, "gen", *sorted(DOCUMENTS))
 #: documents.
 DEAD_LETTERS_FOLDER = "dead_letters"
 LOOKED_UP = "looked_up"
-#: The names of these on a store, where they are objects without a document.
+#: The names of these folders on an object store, where their files are objects and not documents.
 _STORED = {DEAD_LETTERS_FOLDER: "letters", LOOKED_UP: "joined"}
 
 
 def document_names(location: StateLocation, folder: StateFolder) -> list[str]:
-    """The names of all documents; in a folder, files may come and go meanwhile."""
+    """Return the names of all documents. In a folder, files may be added and removed meanwhile."""
     names = [name for name in _ROOTS if folder.read(name) is not None]
     names += [f"{name}/{file}" for name in _FOLDERS for file in folder.list(name) if not _is_heartbeat(file)]
     names += [f"{LOOKED_UP}/{file}" for file in folder.list(LOOKED_UP) if file.endswith(".json")]
@@ -89,7 +89,7 @@ def document_names(location: StateLocation, folder: StateFolder) -> list[str]:
 
 
 def documents_of(location: StateLocation, folder: StateFolder) -> dict[str, bytes]:
-    """Every document with its content: on a store as of one moment, in a folder one after the other."""
+    """Return every document with its content: on a store as of one moment, in a folder read one after the other."""
 
     def act() -> dict[str, bytes]:
         documents = {name: folder.read(stored_name(location, name)) for name in document_names(location, folder)}
@@ -101,7 +101,7 @@ def documents_of(location: StateLocation, folder: StateFolder) -> dict[str, byte
 def put_documents(
     location: StateLocation, folder: StateFolder, documents: Mapping[str, bytes], *, keeps: frozenset[str] = frozenset()
 ) -> None:
-    """Make `documents` all that there are, except for those of the names that it `keeps`."""
+    """Write `documents` and delete all other documents, except those with names in `keeps`."""
     folders = {name.partition("/")[0] for name in documents if "/" in name}
     folder.create(*sorted({"epochs", "commits", "schemas", "spool"} | folders))
 
@@ -117,7 +117,7 @@ def put_documents(
 
 
 def stored_name(location: StateLocation, name: str) -> str:
-    """The name by which the storage of `location` knows a document."""
+    """Return the name under which the storage of `location` keeps a document."""
     folder, _, file = name.partition("/")
     if location.on_store and folder == DEAD_LETTERS_FOLDER:
         return f"{_STORED[DEAD_LETTERS_FOLDER]}/{file}"
@@ -142,12 +142,15 @@ def _is_whole(file: str) -> bool:
 
 _KNOWN = "known"
 _SPOOL = "spool"
-#: The name of segments with looked-up columns on a store.
+#: The name of the folder for segments with looked-up columns on a store.
 _JOINED = "joined"
 
 
 class CopyLocation:
-    """A place with its documents and files. Files are called as in a folder: ``known/…``, ``spool/…`` and so on."""
+    """A location of a state with its documents and files.
+
+    Files are named as in a folder: ``known/…``, ``spool/…`` and so on.
+    """
 
     def __init__(self, location: StateLocation) -> None:
         self.location = location
@@ -155,7 +158,7 @@ class CopyLocation:
         self._access = Access(location.settings)
 
     def __repr__(self) -> str:
-        return f"Side({str(self.location)!r})"
+        return f"CopyLocation({str(self.location)!r})"
 
     def documents(self) -> dict[str, bytes]:
         """Return all documents except ``meta.json``.
@@ -166,7 +169,7 @@ class CopyLocation:
         return {name: data for name, data in found.items() if name != NAME}
 
     def files(self, segments: Iterable[str] = ()) -> dict[str, tuple[object, ...] | None]:
-        """The files that are there, of `segments` those too, each with a value that changes with its content."""
+        """Return the existing files, including those of `segments`, each with a value that changes with its content."""
         names = [f"{_KNOWN}/{name}" for name in files.files_below(self.path(_KNOWN))]
         names += [
             f"{DEAD_LETTERS_FOLDER}/{name}"
@@ -197,7 +200,7 @@ class CopyLocation:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The size of a copy. `missing` are segments of epochs that wait which could not be copied."""
+    """The size of a copy. `missing` are segments of uncommitted epochs that could not be copied."""
 
     documents: int
     document_bytes: int
@@ -207,7 +210,10 @@ class Copied:
 
 
 class Copy:
-    """See the module's docstring. `segments`: whether those go along; they stay where both have one work folder."""
+    """One copy of a state; see the module's docstring.
+
+    With `segments`, the segments are copied, too, unless both locations share a work folder.
+    """
 
     def __init__(self, source: CopyLocation, target: CopyLocation, *, segments: bool) -> None:
         self._source = source
@@ -239,28 +245,30 @@ class Copy:
         mark = replace(identity, copied_from=str(source.location), at_ms=at_ms, copy=uuid.uuid4().hex)
         if (there := read_identity(target.folder)) is None:
             if not target.is_empty():
-                raise StateError(
-                    f"There is something in {target.location} already: name an empty location, or a new one."
-                )
+                raise StateError(f"{target.location} is not empty: name an empty location, or a new one.")
             target.folder.require_usable()
             target.folder.create(_SPOOL)
             target.folder.create_once(NAME, mark.encoded())
             there = read_identity(target.folder)
         if there is None or (there.checkpoint, there.copied_from) != (mark.checkpoint, mark.copied_from):
-            pipeline = "somebody" if there is None else f"pipeline {there.pipeline!r}"
+            pipeline = "another pipeline" if there is None else f"pipeline {there.pipeline!r}"
             raise StateError(
                 f"{target.location} has a state of {pipeline} already: name an empty location, or a new one."
             )
         if not target.location.on_store:
             self._held.enter_context(_lock(target.location))
         if there.copy != mark.copy:
-            # Of a copy that did not end, or does not meet our lock.
+            # The mark is that of a copy that did not end, or of one on another machine, which our lock does not
+            # exclude.
             target.folder.write(NAME, mark.encoded())
         self._mark = mark
         reach("after_marked")
 
     def copy_once(self) -> bool:
-        """Read the documents and copy the files; whether nothing changed meanwhile, so that both are of one moment."""
+        """Read the documents and copy the files.
+
+        Returns True if nothing changed meanwhile, so that both are as of one moment.
+        """
         self._require_mine()
         documents = self._source.documents()
         segments = self._owed() if self._segments else set()
@@ -271,7 +279,7 @@ class Copy:
         return self._source.documents() == documents and self._source.files(segments) == there
 
     def write(self) -> Copied:
-        """Make the documents of the new place as they were at the last look, except for ``meta.json``."""
+        """Write the documents to the new location as `copy_once` read them last, except for ``meta.json``."""
         target, documents = self._target, self._documents
 
         def act() -> None:
@@ -300,8 +308,8 @@ class Copy:
     def follow_commands(self) -> None:
         """Copy the commands that were given since the documents were copied.
 
-        Called after the bar is written. A process that gives a command checks for the bar after it wrote its file, so
-        each command is copied, or its giver knows that it may not be.
+        Called after the bar is written. A process that submits a command checks for the bar after it wrote the file. So
+        each command is copied, or its process knows that it may be missing.
         """
         source, target = self._source.folder, self._target.folder
         for file in source.list(COMMANDS):
@@ -327,7 +335,7 @@ class Copy:
 
     def _write_files(self, there: Mapping[str, tuple[object, ...] | None]) -> None:
         if not self._there:
-            # Of a copy that did not end there may be any.
+            # A copy that did not end may have left any files.
             files.delete(self._target.path(name) for name in self._target.files() if name not in there)
         files.delete(self._target.path(name) for name in self._there if name not in there)
         parents: set[Path] = set()
@@ -359,7 +367,7 @@ def _make_private(folder: Path, work: Path) -> None:
 
 
 def _lock(location: StateLocation) -> Lease:
-    """The lock of a copy to a folder, which ends with its process."""
+    """Return the lock of a copy to a folder, which is released when its process ends."""
     lock = StateLock(location)
     try:
         return lock.take()
@@ -387,21 +395,21 @@ def _require_work_apart(source: StateLocation, target: StateLocation) -> None:
 
 
 def identity_there(side: CopyLocation) -> StateIdentity:
-    """Return the identity of the state on a side. Raises `StateError` if there is none."""
+    """Return the identity of the state at a location. Raises `StateError` if there is none."""
     identity = read_identity(side.folder)
     if identity is None:
         raise StateError(f"There is no raycdc state in {side.location}. Is pipeline.state right?")
     return identity
 
 
-#: A look copies only files that are new, so that it takes less than the one before; one between two steps of the run is
-#: enough, and a look takes milliseconds.
+#: The longest time to find a moment without changes. Each pass copies only new files, so passes become shorter; a pass
+#: between two steps of the run is enough, and takes milliseconds.
 STILL_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A copy in `location`. Its newest epoch that is known to be in the sink is `epoch`, since `committed_ms`."""
+    """A copy in `location`. `epoch` is the newest one that is known to be in the sink, committed at `committed_ms`."""
 
     location: str
     pipeline: str
@@ -411,9 +419,9 @@ class Backup:
 
 
 def back_up(source: StateLocation, target: StateLocation) -> Backup:
-    """Copy the state at `source` to `target`, an empty place.
+    """Copy the state at `source` to `target`, an empty location.
 
-    Raises `StateError` if that is no place for it, or the state never holds still.
+    Raises `StateError` if the target is not suitable, or if the state never stays unchanged long enough.
     """
     side = CopyLocation(source)
     identity = identity_there(side)
@@ -432,7 +440,7 @@ def back_up(source: StateLocation, target: StateLocation) -> Backup:
 
 
 def _copied(source: StateLocation, copy: Copy) -> Copied:
-    """`copy`, made to its end."""
+    """Carry `copy` out to its end; return its size."""
     copy.begin()
     until = time.monotonic() + STILL_WITHIN_S
     while not copy.copy_once():
@@ -448,7 +456,7 @@ def _copied(source: StateLocation, copy: Copy) -> Copied:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A state that is in `location` now. `copied` is None if an earlier command had copied it."""
+    """A state that was moved to `location`. `copied` is None if an earlier command had copied it."""
 
     pipeline: str
     before: str
@@ -457,9 +465,10 @@ class Moved:
 
 
 def move(source: StateLocation, target: StateLocation) -> Moved:
-    """Move the state from `source` to `target`, an empty location, and bar `source`. Repeating it finishes it.
+    """Move the state from `source` to `target`, an empty location, and bar `source`.
 
-    Raises `StateError` if a process has the state, or `target` is not suitable.
+    Repeating the command finishes an interrupted move. Raises `StateError` if a process has the state, or `target` is
+    not suitable.
     """
     old = CopyLocation(source)
     identity = identity_there(old)
@@ -469,18 +478,18 @@ def move(source: StateLocation, target: StateLocation) -> Moved:
     if identity.moved_to:
         if _is_finished(old, new, identity):
             return Moved(identity.pipeline, str(source), str(target), None)
-        # A driver took the state before the bar was written, and went on with it.
+        # A driver had taken the state before the bar was written, and continued with it.
         old.folder.write(NAME, replace(identity, moved_to="", at_ms=0).encoded())
     with ExitStack() as stack:
         store = CheckpointStore(source, create=False)
         lease = store.lease()
         stack.callback(lease.release)
         term = DriverGeneration(store)
-        pulse = _heartbeat(store, term, lease)
-        stack.callback(pulse.close)
+        heartbeat = _heartbeat(store, term, lease)
+        stack.callback(heartbeat.close)
         copy = stack.enter_context(Copy(old, new, segments=True))
         copy.begin()
-        copy.copy_once()  # No process writes there, so one pass is enough.
+        copy.copy_once()  # No process writes to the state, so one pass is enough.
         copied = copy.write()
         reach("after_copied")
         _bar(store, term, old, target)
@@ -491,10 +500,7 @@ def move(source: StateLocation, target: StateLocation) -> Moved:
 
 
 def _is_finished(old: CopyLocation, new: CopyLocation, identity: StateIdentity) -> bool:
-    """Return True if a move that was barred is finished, by now at the latest.
-
-    False if the copy is not the newest any more.
-    """
+    """Finish a barred move if its copy is still the newest, and return True; return False otherwise."""
     there = read_identity(new.folder)
     if there is None or there.checkpoint != identity.checkpoint:
         raise StateError(
@@ -514,7 +520,10 @@ def _is_finished(old: CopyLocation, new: CopyLocation, identity: StateIdentity) 
 
 
 def _bar(store: CheckpointStore, term: DriverGeneration, old: CopyLocation, target: StateLocation) -> None:
-    """Bar the old location. Raises `FencedError` if a driver took over meanwhile: then the state goes on there."""
+    """Bar the old location.
+
+    Raises `FencedError` if a driver took over meanwhile; then the state stays in use there.
+    """
     identity = identity_there(old)
     barred = replace(identity, moved_to=str(target), at_ms=time.time_ns() // 1_000_000)
     store.documents.as_driver("the move", lambda: old.folder.write(NAME, barred.encoded()))

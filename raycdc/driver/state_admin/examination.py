@@ -38,30 +38,30 @@ from raycdc.state.manifests.manifest_files import BASE_VERSION, ManifestFiles
 from raycdc.state.manifests.sealed_state import CHANGE_VERSION
 from raycdc.state.store import CheckpointStore, CommitRecord
 
-#: While a run goes on, a finding must appear in this many passes to count.
+#: If a run is going on, a finding must appear in this many passes to count.
 ATTEMPTS = 3
 
-#: Any other way out is a beginning: see `raycdc.state.recovery`.
+#: Any other remedy is a new start: see `raycdc.state.recovery`.
 _RESTORE = (
     "Put a copy of the whole state in its place, one that is as new as the targets (raycdc state backup makes them); "
     'or begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot.'
 )
 _FIXES: Mapping[str, str] = {
-    NAME: "Bring that one file back from any copy of this state: it is the same in all of them.",
-    "schemas": "Bring that one file back from any copy of this state: of one name it is the same in all of them.",
-    "pulse": "It says who had the state, and nothing else: remove that one file while nobody runs the pipeline.",
-    "commands": "It is one command about a table: remove that one file, and give the command again.",
+    NAME: "Restore this file from any copy of this state: it is the same in all of them.",
+    "schemas": "Restore this file from any copy of this state: files of this name are the same in all of them.",
+    "pulse": "It names only the driver that had the state: remove this file while the pipeline is not running.",
+    "commands": "It is a command about a table: remove this file, and give the command again.",
 }
 _SEGMENTS = (
-    "Nothing need be done: the next start reads their rows again, and a table whose target has a part of such an epoch "
-    "begins again with a new snapshot. Bring the files back first where they can be had; copies in pipeline.spool do."
+    "Nothing needs to be done: the next start reads their rows again, and a table whose target has a part of such an "
+    "epoch is resnapshotted. If the files can be restored, restore them first; copies in pipeline.spool suffice."
 )
 _ELSEWHERE = "They were looked for in {}; on another machine that ran the pipeline they may be there."
 
-#: The newest version of each kind of document; lesser versions are read, too.
+#: The newest version of each kind of document; older versions are read, too.
 _VERSIONS: Mapping[str, tuple[int, ...]] = {
     "epochs": (MANIFEST_VERSION, CHANGE_VERSION),
-    # A record that is whole has an older version's number, so that older ones of us read it.
+    # A complete record has an older version's number, so that older versions of raycdc can read it.
     "commits": (1, record_bases.COMMIT_VERSION),
     "bases": (record_bases.RECORD_BASE_VERSION,),
     "generations/epochs": (epoch_files.VERSION,),
@@ -72,12 +72,12 @@ _VERSIONS: Mapping[str, tuple[int, ...]] = {
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _CLAIM = re.compile(r"generations/(\d{10})\.json")
-#: Below these a state has fingerprints by the names of tables.
+#: The keys of a state below which fingerprints are listed by the names of tables.
 _NAMED = ("tables", "dropped")
 
 
 class StartEffect(StrEnum):
-    """See the module's table."""
+    """The effect of a finding on a start; see the table in the module's docstring."""
 
     STOPS = "a start is refused"
     COSTS = "a start reads rows again"
@@ -86,7 +86,10 @@ class StartEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A damaged or missing document. `name` is its name below the state, `what` a clause, `fix` sentences."""
+    """A damaged or missing document.
+
+    `name` is its name below the state, `what` describes the damage as a clause, and `fix` is the remedy in sentences.
+    """
 
     name: str
     what: str
@@ -96,7 +99,7 @@ class Finding:
 
 @dataclass(slots=True)
 class EpochInventory:
-    """The epochs of a state, and the segments of the `waiting` ones: sealed, but not known to be in the sink."""
+    """The epochs of a state. `waiting` ones are sealed, but not known to be in the sink; the segments are theirs."""
 
     sealed: list[int] = field(default_factory=list)
     committed: int | None = None
@@ -157,7 +160,7 @@ class _Inspection:
             if examination.identity is None:
                 self._add(NAME, "it is missing", StartEffect.STOPS)
         if examination.identity is not None and examination.identity.barred:
-            # A barred state is not used, so nothing else in it matters.
+            # A barred state is not used, so its other documents do not matter.
             fix = examination.identity.bar(self._folder.where)
             examination.findings = [Finding(NAME, "nobody may go on from here", StartEffect.STOPS, fix)]
             return examination
@@ -173,7 +176,7 @@ class _Inspection:
     # -- one document
 
     def _read(self, name: str, data: bytes) -> None:
-        """Raises `StateError` for a document that cannot be read by itself."""
+        """Check that the document can be read by itself. Raises `StateError` otherwise."""
         folder, _, file = name.partition("/")
         if folder in (DEAD_LETTERS_FOLDER, LOOKED_UP):
             return
@@ -189,7 +192,7 @@ class _Inspection:
     def _counts(self, name: str) -> bool:
         """Return True if a start reads the document. Documents of epochs are checked together."""
         claim = _CLAIM.fullmatch(name)
-        # The claim of a generation is not read once its driver sent heartbeats.
+        # The claim of a generation is not read any more after its driver has sent heartbeats.
         silent = claim is None or self._folder.read(f"generations/{claim[1]}.pulse.json") is None
         return silent and not name.startswith(("commits/", "epochs/"))
 
@@ -202,7 +205,7 @@ class _Inspection:
         self._found.older += version < min(known)
 
     def _newest_commit(self) -> str:
-        """The document of the record that counts."""
+        """Return the name of the newest commit record, which is the valid one."""
         names = [name for name in self._documents if name.startswith("commits/")]
         return max(names, key=lambda name: (name[:18], name), default="")
 
@@ -268,7 +271,7 @@ class _Inspection:
 
     @contextmanager
     def _finding(self, name: str, effect: StartEffect = StartEffect.STOPS) -> Iterator[None]:
-        """A `StateError` of the block, or what cannot be read of a document, is a finding."""
+        """Record a `StateError` of the block, or a malformed document, as a finding."""
         try:
             with codec.malformed_as_damage(name):
                 yield

@@ -64,8 +64,8 @@ def test_a_standby_waits_for_a_store_that_is_away(store: CheckpointStore, monkey
     monkeypatch.setattr(store.generations, "newest", away)
     assert heard(store, standby=True) == [
         Warned(
-            "The state is waited for: s3://shop/state cannot be read: timed out. It is tried again for 5 minutes; see "
-            "that it answers."
+            "Waiting for the state: s3://shop/state cannot be read: timed out. It is tried again for 5 minutes; "
+            "check that the storage answers."
         ),
         StandbyWaiting("process 42 on db7", str(store.location)),
     ]

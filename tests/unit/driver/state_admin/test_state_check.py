@@ -73,11 +73,11 @@ def test_whatever_document_is_damaged_is_named_and_a_start_is_refused_exactly_wh
         refused = run(folder / "small.toml")
         stops = "DAMAGED" in said
         assert (code, refused) == ((6, 6) if stops else (0, 0)), (name, said)
-        if "remove that one file" in said:
+        if "remove this file" in said:
             file.unlink()
             assert (checked(folder, capsys)[0], run(folder / "small.toml")) == (0, 0), name
         elif stops:
-            assert "Bring that one file back" in said or "Put a copy of the whole state" in said, said
+            assert "Restore this file" in said or "Put a copy of the whole state" in said, said
         for part in ("state", "lake"):
             shutil.rmtree(folder / part)
             shutil.copytree(kept / part, folder / part)
@@ -100,7 +100,7 @@ def test_a_command_that_is_damaged_is_given_again(folder: Path, capsys: pytest.C
     damaged.parent.mkdir()
     damaged.write_text("{", encoding="utf-8")
     code, said = checked(folder, capsys)
-    assert (code, "remove that one file" in said) == (ExitCode.STATE, True), said
+    assert (code, "remove this file" in said) == (ExitCode.STATE, True), said
     assert run(folder / "small.toml") == ExitCode.STATE
     damaged.unlink()
     assert main(["tables", "resnapshot", str(folder / "small.toml"), "shop.a"]) == ExitCode.DONE

@@ -1,1 +1,1 @@
-"""Shells: Ray actors, threads and processes around the plain classes of `raycdc.source`."""
+"""Ray actors, threads and processes in which the plain classes of `raycdc.source` run."""

@@ -1,7 +1,7 @@
 """Starts coordinators and readers: separates the supervisor from the kind of process.
 
-`LocalLauncher` makes threads of this process (``--local``); `raycdc.runtime.ray.ray_launcher` makes Ray actors. The
-handles behave in the same way, so the supervisor does not depend on Ray.
+`LocalLauncher` starts threads of this process (``--local``), and `raycdc.runtime.ray.ray_launcher` starts Ray actors.
+The handles behave in the same way, so the supervisor does not depend on Ray.
 """
 
 from __future__ import annotations
@@ -40,26 +40,29 @@ from raycdc.state.store import CheckpointStore
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """The parts that make every process of a job. Picklable; `make_source` is a module-level callable or partial."""
+    """The inputs that every process of a job is created from.
+
+    Picklable; `make_source` is a module-level callable or partial.
+    """
 
     state: StateLocation
     make_source: Callable[[], Source[Any]]
     settings: CoordinatorSettings
     until: Until | None
-    #: Whether a table that cannot be followed is parked; otherwise it ends the run.
+    #: True if a table that cannot be followed is parked; otherwise it ends the run.
     parking: bool = True
-    #: Tables that the source can follow no further, as it said at the start.
+    #: Tables that the source cannot follow any more, as found at the start.
     refused: tuple[Refusal, ...] = ()
     #: True if the sink needs the order of each key's changes, but no order between keys.
     partitioned: bool = False
-    #: How many threads of one reader may each read a chunk.
+    #: The number of threads of one reader that may each read a chunk.
     fetchers: int = 1
-    #: The masks that readers apply to columns; it has keys.
+    #: The masks that readers apply to columns. They contain keys.
     masks: Masks = field(default_factory=Masks, repr=False)
     token: str | None = field(default=None, repr=False)
-    #: The copies of segments.
+    #: The location of copies of segments, if there are any.
     copies: SegmentCopies | None = None
-    #: By which Flight servers are known where they listen beyond this machine; None if none does.
+    #: The certificate authority of Flight servers that listen beyond this machine; None if there are none.
     authority: JobAuthority | None = None
 
     @property
@@ -97,27 +100,27 @@ class CoordinatorHandle(CoordinatorClient, Protocol):
 
 
 class CoordinatorLostError(Exception):
-    """The coordinator's process ended or does not answer; the supervisor starts another generation."""
+    """Raised if the coordinator's process ended or does not answer; the supervisor starts another generation."""
 
 
 class ReaderHandle(Protocol):
-    """A running reader incarnation."""
+    """The driver's view of a running incarnation of a reader."""
 
     identity: ReaderIdentity
 
     @property
     def has_process(self) -> bool:
-        """Return True if it has a process; False while it waits for a node with room."""
+        """Return True if the reader has a process; False while it waits for a node with free resources."""
 
     @property
     def node(self) -> str:
-        """The node that it is on, as `Launcher.nodes` calls it; empty while it waits."""
+        """Return the reader's node, as `Launcher.nodes` names it; empty while the reader waits."""
 
     def ended(self) -> ProcessEnd | None:
-        """Return why it ended, or None while it runs."""
+        """Return how the reader ended, or None while it runs."""
 
     def kill(self) -> None:
-        """End it at once; harmless when it has ended."""
+        """End the reader immediately; does nothing if it has ended."""
 
 
 class Launcher(Protocol):
@@ -125,52 +128,55 @@ class Launcher(Protocol):
 
     @property
     def engine(self) -> EngineName:
-        """Whose the readers are that it starts now."""
+        """Return the engine of readers that are started now."""
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle: ...
 
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, node: str = "") -> ReaderHandle:
-        """Returns at once, even if the reader has to wait for room; `node` names the node it is meant for."""
+        """Start a reader; returns immediately, even if the reader has to wait for resources.
+
+        `node` names the node that it should run on, or is empty.
+        """
 
     def request_readers(self, count: int) -> None:
         """Set the number of readers wanted from now on."""
 
     def nodes(self) -> Sequence[SeenNode]:
-        """The nodes that may have readers now. Never blocks for long."""
+        """Return the nodes that may have readers now. Never blocks for long."""
 
     def avoid(self, node: str) -> None:
-        """A reader on this node was silent: the node gets no other one for a while."""
+        """Give this node no further reader for a while, because a reader on it was silent."""
 
     def poll(self, owing: Collection[str] | None = None) -> None:
         """Maintain what readers and tasks need; called repeatedly while the job runs.
 
-        `owing` are the names of spools with segments that the sink does not hold; None while unknown.
+        `owing` has the names of spools with segments that the sink does not hold; None if that is unknown.
         """
 
     def flights(self) -> Mapping[str, str]:
-        """Flight endpoint of each spool that has one now, by the spool's name."""
+        """Return the Flight endpoint of each spool that has one now, by the spool's name."""
 
     def sweep(self, needed: Collection[str]) -> None:
         """Delete segments on other nodes that are not in `needed`. Called before any reader starts."""
 
     def renew(self) -> bool:
-        """Restart everything that a `ClusterLostError` means; return False if another party must start it.
+        """Restart what a `ClusterLostError` has ended. Return False if another party must start it.
 
-        Called on the thread that made the launcher, while no process of the job runs.
+        Called on the thread that created the launcher, while no process of the job runs.
         """
 
     def close(self) -> None: ...
 
 
 def this_machine() -> SeenNode:
-    """The only node where nothing else runs: readers share its cores with everybody."""
-    # Only Linux reports which cores are this process's own.
+    """Return this machine as the only node; readers share its cores with all other work."""
+    # Only Linux reports the cores that this process may use.
     cores = float(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
     return SeenNode("", cores, cores, own=True)
 
 
 class LocalLauncher:
-    """Everything in this process, in threads. For ``--local``, debugging and small machines."""
+    """Runs everything in threads of this process. For ``--local``, debugging and small machines."""
 
     engine = EngineName.DRIVER
 
@@ -184,32 +190,32 @@ class LocalLauncher:
         return LocalReader(identity, worker_from(self._spec, identity, coordinator))
 
     def request_readers(self, count: int) -> None:
-        """Threads need no machine."""
+        """Do nothing: threads need no nodes."""
 
     def nodes(self) -> Sequence[SeenNode]:
         return [this_machine()]
 
     def avoid(self, node: str) -> None:
-        """There is no other."""
+        """Do nothing: there is no other node."""
 
     def poll(self, owing: Collection[str] | None = None) -> None:
-        """Do nothing: there are only threads."""
+        """Do nothing: threads need no maintenance."""
 
     def flights(self) -> Mapping[str, str]:
         return {}
 
     def sweep(self, needed: Collection[str]) -> None:
-        """There is no other node."""
+        """Do nothing: there is no other node."""
 
     def renew(self) -> bool:
         return False
 
     def close(self) -> None:
-        """Threads end with their handles."""
+        """Do nothing: threads end with their handles."""
 
 
 class LocalReader:
-    """A reader worker in a thread of its own."""
+    """A reader worker in its own thread."""
 
     has_process = True
     node = ""
@@ -232,12 +238,12 @@ class LocalReader:
         try:
             self._worker.run()
             self._ended = ProcessEnd("left")
-        except Exception as error:  # noqa: BLE001 - told by `ended`
+        except Exception as error:  # noqa: BLE001 - returned by `ended`
             self._ended = ProcessEnd.of(error)
 
 
 def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
-    """The coordinator of a job, in whatever process this runs."""
+    """Create the coordinator of a job in this process."""
     with without_collection():
         return _host_from(spec, start)
 
@@ -257,14 +263,14 @@ def _host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
 
 
 def warm_up(spec: JobSpec) -> None:
-    """Load in this process, ahead of its work, what a reader of the job needs."""
+    """Load the code that a reader of the job needs, before the reader begins."""
     spec.make_source().warm_up()
 
 
 def worker_from(
     spec: JobSpec, identity: ReaderIdentity, coordinator: CoordinatorClient, *, spool: SpoolAddress | None = None
 ) -> ReaderWorker:
-    """A reader of a job, in whatever process this runs; `spool` is its node's when that is not the state's."""
+    """Create a reader of a job in this process. `spool` is its node's spool, if that is not the state's."""
     spool = replace(spool or SpoolAddress(spec.state.work / "spool", STATE_NODE), copies=spec.copies)
     return ReaderWorker(
         identity,

@@ -1,4 +1,4 @@
-"""Makes the input of the scaling policy: a job's status and processes as one `Observation`, with rates."""
+"""Makes the input of the scaling policy: the state of a job and its processes as one `Observation`, with rates."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from raycdc.runtime.scaling import Observation, ReadPhase, SeenLog, SeenNode, Se
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.split import STREAM_SPLIT_ID
 
-#: Rates are those of this long; a look more often than `STEP_S` adds nothing to them.
+#: Rates are measured over this time; counts less than `STEP_S` after the last one are not remembered.
 WINDOW_S = 15.0
 STEP_S = 1.0
-#: A reader that brings less than this is slow for other reasons than its load.
+#: A reader with a lower rate than this is slow for other reasons than its load.
 LEAST_BYTES_PER_S = 1 << 20
 
 
@@ -24,7 +24,7 @@ class Rate:
         self._seen: deque[tuple[float, float]] = deque()
 
     def of(self, count: float, *, now_s: float) -> float | None:
-        """Per second, lately; None while too little is known."""
+        """Note the count, and return its present growth per second; None if too little is known."""
         if self._seen and count < self._seen[-1][1]:
             self._seen.clear()
         if not self._seen or now_s - self._seen[-1][0] >= STEP_S:
@@ -51,7 +51,10 @@ class Observer:
         leaving: frozenset[int],
         now_s: float,
     ) -> Observation:
-        """The job as `status` and the `handles` of its readers show it. `leaving` are on their way out."""
+        """Return the job's state according to `status` and the `handles` of its readers.
+
+        `leaving` are the readers that are on their way out.
+        """
         reported = {reader.subtask: reader for reader in status.readers}
         alive = {(reader.subtask, reader.incarnation) for reader in status.readers}
         self._busy = {key: rate for key, rate in self._busy.items() if key in alive}

@@ -15,7 +15,7 @@ from raycdc.core.retry import POLICY, Backoff, Outage
 from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import RaycdcError, UnexpectedError, error_by_name
 
-#: Replacements in a row after which the job gives up, naming the last reason.
+#: The maximum number of replacements in a row; then the job ends with the last reason.
 RESTARTS_MAX = 20
 BUG_RESTARTS_MAX = 2
 #: A process that lived this long does not count as a failed start.
@@ -24,7 +24,7 @@ STABLE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """Why a process ended: a text for people, and the name of its error if it was one of ours.
+    """The end of a process: the reason for people, and the class of its error if that was an error of raycdc.
 
     `lasting` and `trace` are those of an `UnexpectedError`.
     """
@@ -48,12 +48,12 @@ class ProcessEnd:
 
     @property
     def is_unreachable(self) -> bool:
-        """Return True if something could not be reached, and nothing else was wrong."""
+        """Return True if a server could not be reached, and there was no other problem."""
         return self.kind.retryable
 
 
 def source_outage(cause: Exception) -> Outage | None:
-    """The trouble of a source that does not answer now; None for any other error."""
+    """Return the outage if `error` is that of a source that does not answer now; None for any other error."""
     if not isinstance(cause, RaycdcError) or not cause.retryable:
         return None
     return Outage(f"The source is waited for: {cause}", "see that it answers", type(cause))
@@ -83,7 +83,7 @@ class RestartBudget:
         self._started_s = now_s
 
     def pause_after(self, end: ProcessEnd, now_s: float) -> float | None:
-        """Seconds until the successor may start; None: give up."""
+        """Return the seconds until the successor may start; None to give up."""
         lived_s = 0.0 if self._started_s is None else now_s - self._started_s
         if self._restarts == 0 or lived_s >= STABLE_S:
             self._row_began_s, self._restarts, self._failures, self._bugs = now_s, 0, 0, 0
@@ -98,11 +98,11 @@ class RestartBudget:
         if self._restarts == 1 and not end.is_unreachable:
             return 0.0
         pause_s = self._pauses.failed(now_s)
-        # The row of a process that crashes is bounded by their number, however long each of them lived.
+        # Crashes in a series are bounded by their number, however long each process lived.
         return POLICY.longest_s if pause_s is None and not end.is_unreachable else pause_s
 
     def give_up(self, end: ProcessEnd, *, what: str, now_s: float) -> RaycdcError:
-        """The error that ends the job, of the kind that ended the process, with the traceback as a note."""
+        """Return the error that ends the job, of the kind that ended the process. Its note has the traceback."""
         text = (
             f"{what} ended {self._restarts} times within {now_s - self._row_began_s:.0f} s; the last time: {end.text} "
             "The job stops; everything sealed is kept, and the next run goes on from there."

@@ -1,4 +1,4 @@
-"""Decides how many readers a job has, which of them leave, and where the next one goes.
+"""Decides the number of readers of a job, which of them leave, and the node of the next one.
 
 Pure: observations and a clock are parameters (`raycdc.runtime.observing` makes them), and a `Decision` with its reason
 is returned.
@@ -33,27 +33,28 @@ from typing import assert_never
 
 from raycdc.model.rules.rate_limit import UNLIMITED, RateLimit
 
-#: Seconds of backlog before another reader is worth its start.
+#: Seconds of backlog that justify the start of another reader.
 BACKLOG_S = 10.0
 #: The assumed records per second of a reader whose rate is unknown.
 RECORDS_PER_S = 200_000
-#: The least that a reader reads of any source: a rate limit below it needs one reader. Most read several times as much.
+#: The minimum rate that is assumed of a reader: a lower rate limit needs only one reader. Most readers reach several
+#: times as much.
 ROWS_PER_S_LEAST = 50_000
 BYTES_PER_S_LEAST = 20 << 20
 GROW_AFTER_S = 5.0
 SHRINK_AFTER_S = 60.0
-#: Readers that are busy for less than this share wait for the source or the sink: more of them would wait as well.
+#: Readers that are busy for less than this fraction wait for the source or the sink: more of them would wait as well.
 BUSY_LEAST = 0.2
-#: A reader may leave if the remaining ones are then busy for less than this share.
+#: A reader may leave if the remaining ones are then busy for less than this fraction.
 BUSY_MOST = 0.7
-#: The longest wait of a move for its place, and the first pause after a move.
+#: The longest wait of a move for its node, and the first pause after a move.
 MOVE_S = 30.0
 MOVE_PAUSE_S = 30.0
 MOVE_PAUSE_MAX_S = 960.0
 
 
 class ReadPhase(Enum):
-    """What there is to read."""
+    """The kind of work that a job has to read."""
 
     UNKNOWN = "nothing is known of the source yet"
     CHUNKS = "chunks"
@@ -63,7 +64,7 @@ class ReadPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeenReader:
-    """A reader. `node` is empty while it waits for a place; `busy` is the share of a core that it used lately."""
+    """A reader. `node` is empty while it waits for a node; `busy` is the fraction of a core that it used recently."""
 
     subtask: int
     node: str = ""
@@ -85,14 +86,14 @@ class SeenLog:
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """A node that may have readers; `own` is the driver's. A `silent` one gets none until it has spoken again."""
+    """A node that may have readers; `own` is the driver's. A `silent` one gets none until it has answered again."""
 
     name: str
     cpus: float
     cpus_free: float
     own: bool = False
     silent: bool = False
-    #: The name for people.
+    #: The node's name for people.
     label: str = ""
 
 
@@ -110,7 +111,7 @@ class ReaderLimits:
     rate_limit: RateLimit = UNLIMITED
 
     def bounds(self, nodes: Sequence[SeenNode]) -> tuple[int, int]:
-        """The least and the most readers on these nodes. No setting allows more than the source lets read."""
+        """Return the minimum and maximum number of readers on these nodes, within the limit of the source."""
         most = self.most
         if most is None:
             most = sum(math.floor(node.cpus / (self.cpus or 1.0)) for node in nodes)
@@ -120,7 +121,7 @@ class ReaderLimits:
         return min(self.least, most), most
 
     def first(self, nodes: Sequence[SeenNode]) -> int:
-        """Return the initial number of readers on these nodes: a rate limit may need fewer than the most."""
+        """Return the initial number of readers on these nodes. A rate limit may need fewer than the maximum."""
         least, most = self.bounds(nodes)
         fed = [most]
         if self.rate_limit.rows_per_s is not None:
@@ -132,9 +133,10 @@ class ReaderLimits:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The present state of a job. `chunk_seconds` is how long the remaining chunks take at the present rate.
+    """The present state of a job.
 
-    `is_rate_limited`: the rate limit is used up, so that another reader would read no more.
+    `chunk_seconds` is the time to read the remaining chunks at the present rate. `is_rate_limited` is True if the rate
+    limit is used up, so that another reader would read no more.
     """
 
     phase: ReadPhase
@@ -149,9 +151,9 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """There should be `readers`, not counting those of `leave`; the next one goes to the node `node`, if it is named.
+    """A decision: the number of `readers`, not counting those of `leave`, which are to go.
 
-    `node` is only ever a node that has a core to spare.
+    The next reader starts on `node`, if that is not empty; such a node always has a free core.
     """
 
     readers: int
@@ -162,7 +164,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """The decision in force, for people: `nodes` are how many readers each node has, `waiting` have no place yet."""
+    """The decision in force, for people.
+
+    `nodes` has the number of readers of each node; `waiting` ones have no node yet.
+    """
 
     readers: int
     waiting: int
@@ -179,13 +184,13 @@ class Scaled:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return the key by which changes are reported: a new text of the reason is none."""
+        """Return the key by which changes are reported: another text of the reason alone is no change."""
         return (self.readers, self.waiting, tuple(self.nodes.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How many readers could have work, how many are wanted, and why."""
+    """The number of readers that could have work, the wanted number, and the reason."""
 
     useful: int
     wanted: int
@@ -204,7 +209,7 @@ class Move:
     why: str
     since_s: float
     extra: int
-    #: The victim was told to leave; another reader may have its number by now.
+    #: The victim was asked to leave. Another reader may have its number by now.
     reported: bool = False
 
 
@@ -248,7 +253,7 @@ class ScalingPolicy:
         return Decision(self.readers, self._why)
 
     def demand(self, seen: Observation) -> Demand:
-        """See the module's table."""
+        """Return the demand for readers by the table in the module's docstring."""
         least, most = self._limits.bounds(seen.nodes)
         match seen.phase:
             case ReadPhase.UNKNOWN:
@@ -266,7 +271,10 @@ class ScalingPolicy:
         return self._under_rate_limit(seen, demand) if demand.wanted > self.readers else demand
 
     def _under_rate_limit(self, seen: Observation, demand: Demand) -> Demand:
-        """Limit the demand: no more readers if they would read no more, or until that is known, no more than needed."""
+        """Limit the demand by the rate limit.
+
+        No more readers if they would read no more; and no more than needed, until that is known.
+        """
         if seen.is_rate_limited:
             why = f"{demand.why}; the source's pace is used up, and another reader would read no more"
             return Demand(demand.useful, self.readers, why)
@@ -281,7 +289,7 @@ class ScalingPolicy:
     def _of_chunks(self, seen: Observation, most: int) -> Demand:
         busy = max(1, sum(reader.chunks > 0 for reader in seen.readers))
         if not seen.chunks_waiting:
-            # Chunks may wait again: if the log's reader dies, chunks are read again, too.
+            # Chunks may wait again: if the log's reader dies, its chunks are read again, too.
             return Demand(most, busy, f"no chunk waits, and readers that have one: {busy}")
         if seen.chunk_seconds is not None and seen.chunk_seconds < BACKLOG_S:
             return Demand(most, min(most, self.readers), f"the last chunks take {seen.chunk_seconds:.0f} s")
@@ -335,7 +343,7 @@ class ScalingPolicy:
         if seen.phase is ReadPhase.LOG:
             target = next((node for node in free if node.own), None)
             elsewhere = [reader for reader in staying if target is not None and reader.node != target.name]
-            # Without the log, a reader has nothing to do now: where it is costs a node.
+            # Without a log to read, no reader must return to the driver's node: the other nodes are released.
             if target is None or not elsewhere:
                 return None
             victim = min(elsewhere, key=lambda reader: (counts[reader.node], reader.subtask))
@@ -352,7 +360,9 @@ class ScalingPolicy:
         return Move(max(movable), target.name, f"{why}{counts[fullest]}", now_s, extra)
 
     def _go_on(self, move: Move, seen: Observation, staying: Sequence[SeenReader], now_s: float) -> Decision:
-        """Start the new reader first, then release the victim; or in the other order if the limits allow no more."""
+        """Start the new reader first, then release the victim; in the other order if the limits allow no
+        more readers.
+        """
         has_process = sum(reader.has_process for reader in staying)
         there = not move.reported and any(reader.subtask == move.victim for reader in staying)
         if move.extra and there and has_process > self.readers:
@@ -364,7 +374,7 @@ class ScalingPolicy:
         lost = not any(node.name == move.target and not node.silent for node in seen.nodes)
         if now_s - move.since_s > MOVE_S or lost or (move.extra and not there):
             self._end_move(now_s, min(2 * self._pause_s, MOVE_PAUSE_MAX_S))
-            # A reader that waits for that place is started again for any place.
+            # A reader that waits for that node is started again for any node.
             waiting = tuple(reader.subtask for reader in staying if not reader.has_process)
             surplus = max(0, len(staying) - self.readers)
             return Decision(self.readers, self._why, leave=waiting or _first_to_leave(seen, staying)[:surplus])
@@ -379,7 +389,7 @@ class ScalingPolicy:
 
 
 def _first_to_leave(seen: Observation, staying: Sequence[SeenReader]) -> tuple[int, ...]:
-    """All of them, who leaves first at the beginning."""
+    """Return all readers, in the order in which they should leave."""
     counts = Counter(reader.node for reader in staying)
     nodes = {node.name: node for node in seen.nodes}
 

@@ -1,4 +1,4 @@
-"""Spools of the nodes of a job: folder, name and Flight server of one of them.
+"""The spool of a node of a job: its folder, its name, and its Flight server.
 
 The spool of the state is called `STATE_NODE`, wherever the state is. Any other has a name of its own, stored in the
 folder with the segments, so the name survives changes of the server, the Ray node and the machine's host name, and two
@@ -21,22 +21,22 @@ from raycdc.segments.flight import FlightServer
 from raycdc.state.files.folder import LocalFolder
 from raycdc.state.store import sweep
 
-#: Folders next to the state's spool with segments made by the driver (`raycdc.delivery.rows.segment_making`).
+#: Folders next to the state's spool with segments that the driver writes (`raycdc.delivery.rows.segment_making`).
 MADE = ("derived", "exact", "looked_up")
-#: Holds the spool's name; a file that no sweep takes.
+#: The file with the spool's name, which no sweep deletes.
 NAME_FILE = "node"
-#: Overrides the folder of spools for the Ray node that was started with it.
+#: The environment variable that overrides the folder of spools for the Ray node that was started with it.
 FOLDER_VARIABLE = "RAYCDC_SPOOL"
 
 
 def spool_folder(configured: str, checkpoint: str) -> Path:
-    """Return where this node keeps the segments of the state `checkpoint`: never shared by two pipelines."""
+    """Return the folder in which this node keeps segments of the state `checkpoint`. Two pipelines never share it."""
     base = os.environ.get(FOLDER_VARIABLE) or configured
     return Path(base or _default_base()) / checkpoint
 
 
 def _default_base() -> Path:
-    """A folder of this user's alone, on a disk: the one for temporary files may be memory."""
+    """Return a folder that only this user can enter, on a disk: the folder for temporary files may be in memory."""
     base = Path("/var/tmp", f"raycdc-{os.getuid()}")  # noqa: S108 - its owner is checked
     LocalFolder(base).create()
     if base.stat().st_uid != os.getuid():
@@ -45,7 +45,7 @@ def _default_base() -> Path:
 
 
 def spool_name(folder: Path) -> str:
-    """The name of the spool in `folder`, given at the first look and never changed."""
+    """Return the name of the spool in `folder`. It is chosen at the first call, and never changes."""
     files = LocalFolder(folder)
     files.create()
     files.create_once(NAME_FILE, f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}\n".encode())
@@ -55,7 +55,7 @@ def spool_name(folder: Path) -> str:
 
 
 class SpoolServer:
-    """One node's spool with a Flight server. `address` is what the readers of the node write to."""
+    """One node's spool with a Flight server. The readers of the node write to `address`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class SpoolServer:
         port: int = 0,
         identity: ServerIdentity | None = None,
     ) -> None:
-        """`name` is given for the state's spool only; the driver's own segments are then served, too.
+        """Start the server. `name` is given only for the state's spool; the driver's own segments are then served, too.
 
         A `port` other than 0 replaces a server that ended.
         """
@@ -86,7 +86,7 @@ class SpoolServer:
         return int(self._server.port)
 
     def sweep(self, needed: Collection[str]) -> int:
-        """Delete segments that nothing refers to; only before any reader of the job starts."""
+        """Delete segments that no epoch refers to. Called before any reader of the job starts."""
         return sweep(self.address.folder, {*needed, NAME_FILE})
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Keeps a job's coordinator and readers alive: starts, watches, ends and replaces them.
 
-One thread in the driver. It never decides about data: a reader that ends is reported to the coordinator and replaced by
-a new incarnation; a coordinator that ends is replaced by a new *generation* with all readers, which continues from the
-last manifest. Errors the coordinator names end the job.
+One thread in the driver. The supervisor never decides about data. A reader that ends is reported to the coordinator and
+replaced by a new incarnation; a coordinator that ends is replaced by a new *generation* with all readers, which
+continues from the last manifest. An error that the coordinator reports ends the job.
 
 | event | reaction |
 |---|---|
@@ -37,7 +37,7 @@ from raycdc.source.tables.parking import Refusal
 
 T = TypeVar("T")
 
-#: How often processes are checked.
+#: Seconds between two checks of the processes.
 WATCH_S = 0.2
 
 
@@ -68,9 +68,9 @@ class Generation:
         self.number, self.coordinator = number, coordinator
         self.readers: dict[int, ReaderHandle] = {}
         self._incarnations: dict[int, int] = {}
-        #: Readers that are to be replaced, and when.
+        #: The readers that will be replaced, with the time of the replacement.
         self.due: dict[int, float] = {}
-        #: Readers that are leaving, and are not replaced.
+        #: The readers that are leaving, and that are not replaced.
         self.leaving: set[int] = set()
         self._stops = False
 
@@ -78,7 +78,7 @@ class Generation:
         return f"Generation({self.number}, readers={sorted(self.readers)}, due={sorted(self.due)})"
 
     def start_reader(self, subtask_id: int, *, node: str = "") -> None:
-        """Start the reader's next incarnation; `node` is the node it is meant for, if any."""
+        """Start the reader's next incarnation; `node` is its intended node, or empty."""
         self.due.pop(subtask_id, None)
         incarnation = self._incarnations.get(subtask_id, 0) + 1
         self._incarnations[subtask_id] = incarnation
@@ -86,18 +86,18 @@ class Generation:
         self.readers[subtask_id] = self._launcher.start_reader(identity, self.coordinator, node=node)
 
     def stop(self) -> None:
-        """Tell the coordinator, once, to seal the open epoch."""
+        """Request once that the coordinator seals the open epoch."""
         if not self._stops:
             self.coordinator.stop()
             self._stops = True
 
     def take_fenced(self) -> list[tuple[int, ProcessEnd]]:
-        """Readers that the coordinator gave up; those of them that run are ended."""
+        """End the readers that the coordinator has given up, and return them with the reason."""
         fenced = []
         for subtask_id, incarnation, reason in self.coordinator.take_lost():
             reader = self.readers.get(subtask_id)
             if reader is not None and reader.identity.incarnation == incarnation:
-                # A process on a machine that is cut off cannot be ended: it wakes up and must find itself refused.
+                # A process on an unreachable machine cannot be ended. When it continues, its calls are refused.
                 self._launcher.avoid(reader.node)
                 if not left_out("end_fenced"):
                     reader.kill()
@@ -113,7 +113,7 @@ class Generation:
                 continue
             self.coordinator.reader_lost(subtask_id, reader.identity.incarnation, end.text)
             if subtask_id in self.leaving:
-                # It was leaving, and the coordinator has its remaining splits now.
+                # The reader was leaving, and the coordinator has its remaining splits now.
                 self.readers.pop(subtask_id).kill()
                 self.leaving.discard(subtask_id)
             else:
@@ -121,7 +121,7 @@ class Generation:
         return ended
 
     def let_go(self) -> None:
-        """Let go of who is `leaving`, each once it has given everything back, or never had anything."""
+        """Release each reader that is `leaving` and has given its splits back, or never had any."""
         for subtask_id in sorted(self.leaving & self.readers.keys()):
             if (
                 subtask_id in self.due
@@ -133,18 +133,18 @@ class Generation:
                 self.leaving.discard(subtask_id)
 
     def next_subtask(self) -> int:
-        """The least number that no reader has."""
+        """Return the smallest number that no reader has."""
         return next(number for number in range(len(self.readers) + 1) if number not in self.readers)
 
     def leave(self, timeout_s: float, threads: Threads) -> None:
-        """Let the readers leave by themselves; slower ones are killed by `end`."""
+        """Ask the readers to leave by themselves; `end` kills the slow ones."""
         self.coordinator.shutdown_readers("the job ends")
         deadline = threads.now_s() + timeout_s
         while threads.now_s() < deadline and any(reader.ended() is None for reader in self.readers.values()):
             threads.wait(threading.Event(), 0.02)
 
     def end(self) -> None:
-        """Kill everything; sealed epochs stay."""
+        """Kill all processes; sealed epochs stay."""
         for reader in self.readers.values():
             reader.kill()
         self.coordinator.close()
@@ -170,13 +170,15 @@ class ListenerNotifications:
             self._pending.append(lambda: self._settings.on_processes(*pids))
 
     def outage(self, status: JobStatus) -> None:
-        """The coordinator waits for the source, and no reader may be there to end because of it."""
+        """Note a warning about an outage of the source, which the coordinator waits for while there may
+        be no reader.
+        """
         if status.outages.count > self._outages:
             self.warning(status.outages.last)
         self._outages = status.outages.count
 
     def scaled(self, decision: Decision, seen: Observation, now_s: float) -> None:
-        """Note the number of readers or their places, once they are up, or when some have waited for a while."""
+        """Note the number of readers or their nodes, when all are up or some have waited for a while."""
         scaled = Scaled.of(decision, seen)
         if scaled.key != self._scaled[0]:
             self._scaled = (scaled.key, now_s)
@@ -189,19 +191,19 @@ class ListenerNotifications:
         self._pending.append(lambda: self._settings.on_warning(text))
 
     def take(self) -> list[Callable[[], None]]:
-        """Each once."""
+        """Return the collected notifications; each is returned once."""
         pending, self._pending = self._pending, []
         return pending
 
 
 class StartReader(Protocol):
-    """Starts reader `subtask_id` of a generation; `node` is the node it is meant for, if any."""
+    """A function that starts reader `subtask_id` of a generation; `node` is its intended node, or empty."""
 
     def __call__(self, running: Generation, subtask_id: int, *, node: str = "") -> None: ...
 
 
 class Scaler:
-    """Carries the policy's decisions out. Called with the supervisor's lock."""
+    """Carries out the decisions of the policy. Called with the supervisor's lock held."""
 
     def __init__(self, launcher: Launcher, settings: SupervisorSettings) -> None:
         self.policy = ScalingPolicy(settings.limits)
@@ -210,38 +212,38 @@ class Scaler:
         self._observer = Observer()
 
     def restart(self, running: Generation, status: JobStatus) -> None:
-        """A new coordinator."""
+        """Set the number of readers for a new coordinator."""
         self.policy.restart(self._observe(running, status, self._threads.now_s()))
 
     def poll(
         self, running: Generation, status: JobStatus, start_reader: StartReader, notifications: ListenerNotifications
     ) -> None:
-        """Release readers that are not needed where they are, and start missing ones."""
+        """Release readers that are not needed on their nodes, and start missing ones."""
         now_s = self._threads.now_s()
         seen = self._observe(running, status, now_s)
         decision = self.policy.poll(seen, now_s=now_s)
         running.leaving.update(decision.leave)
         running.let_go()
-        # A leaving reader counts: there are never more than the limits allow.
+        # A leaving reader counts, so that the limits are never exceeded.
         for _ in range(decision.readers - len(running.readers)):
             start_reader(running, running.next_subtask(), node=decision.node)
         notifications.scaled(decision, seen, now_s)
 
     def _observe(self, running: Generation, status: JobStatus, now_s: float) -> Observation:
-        # Some may have been on their way out when the coordinator answered last.
+        # Some readers may have been on their way out at the coordinator's last answer.
         running.leaving.update(r.subtask for r in status.readers if r.leaving and r.subtask in running.readers)
         leaving = frozenset(running.leaving)
         return self._observer.poll(status, running.readers, self._launcher.nodes(), leaving=leaving, now_s=now_s)
 
 
 class Supervisor:
-    """See the module's docstring. Public methods may be called from any thread."""
+    """Supervises one job; see the module's docstring. Any thread may call the public methods."""
 
     def __init__(self, launcher: Launcher, settings: SupervisorSettings) -> None:
         self._launcher = launcher
         self._settings = settings
         self._lock = threading.RLock()
-        #: The newest number of a generation.
+        #: The number of the newest generation.
         self.generation = 0
         #: The present generation.
         self._running: Generation | None = None
@@ -260,7 +262,7 @@ class Supervisor:
         self._thread = self._settings.threads.start(self._watch, "supervisor")
 
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
-        """See `CoordinatorHost.next_sealed`; survives the loss of a coordinator. Raises the job's error."""
+        """Return as `CoordinatorHost.next_sealed`; survives the loss of a coordinator. Raises the job's error."""
         try:
             return self._handle().next_sealed(after, wait_s=wait_s)
         except CoordinatorLostError:
@@ -268,19 +270,22 @@ class Supervisor:
             return None, None
 
     def epoch_committed(self, epoch: int) -> None:
-        """A coordinator lost meanwhile reads the commit record instead."""
+        """Report a commit to the coordinator. A later coordinator reads the commit record instead."""
         try:
             self._handle().epoch_committed(epoch)
         except CoordinatorLostError:
             return
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
-        """A coordinator lost meanwhile reads the commit record instead, where they are parked already."""
+        """Park tables at the coordinator.
+
+        A later coordinator reads the commit record instead, in which they are parked.
+        """
         with suppress(CoordinatorLostError):
             self._handle().park_tables(refusals)
 
     def status(self, *, tables: bool = True) -> JobStatus | None:
-        """Return the coordinator's status, with or without each table; None while there is none."""
+        """Return the coordinator's status, with or without each table; None if there is no coordinator."""
         try:
             return self._handle().status(tables=tables)
         except CoordinatorLostError:
@@ -303,10 +308,12 @@ class Supervisor:
         self._stopping.set()
 
     def start_over(self, recover: Callable[[], T]) -> T:
-        """End every process of the job, run `recover` while none reads or seals, and start again from its result."""
+        """End every process of the job, run `recover` while no process reads or seals, and start again from
+        its result.
+        """
         with self._lock:
             self._end_generation()
-            # Fences a coordinator whose end could not be waited for.
+            # This fences a coordinator whose end could not be waited for.
             self._settings.next_generation()
             return recover()
 
@@ -316,13 +323,13 @@ class Supervisor:
             self._error = self._error or error
 
     def close(self) -> None:
-        """End every process of the job; its maker closes the launcher. Nothing sealed is lost."""
+        """End every process of the job; the caller closes the launcher. Nothing sealed is lost."""
         self._closed.set()
         self._stopping.set()
         self._thread.join(timeout=30)
         with self._lock:
             if self._running is not None:
-                # A coordinator that is gone cannot notify the readers; they are killed either way.
+                # A lost coordinator cannot notify the readers; they are killed in any case.
                 with suppress(CoordinatorLostError, ClusterLostError):
                     self._running.leave(2.0, self._settings.threads)
                 self._running.end()
@@ -343,7 +350,7 @@ class Supervisor:
             self._running = Generation(self._launcher, self.generation, coordinator)
             if self._stopping.is_set():
                 self._running.stop()
-            with suppress(RaycdcError):  # The job has failed already, which `_watch` will tell.
+            with suppress(RaycdcError):  # The job has failed already, which `_watch` reports.
                 self._scaler.restart(self._running, coordinator.status(tables=False))
             self._notifications.processes(coordinator, None)
             self._budget(None).started(self._settings.threads.now_s())
@@ -356,25 +363,28 @@ class Supervisor:
         self._budget(subtask_id).started(self._settings.threads.now_s())
 
     def _budget(self, subtask_id: int | None) -> RestartBudget:
-        """The reader's, or the coordinator's (None)."""
+        """Return the restart budget of the reader, or of the coordinator (None)."""
         return self._budgets.setdefault(subtask_id, RestartBudget(self._settings.threads))
 
     def _watch(self) -> None:
         seen = False
         while True:
-            # A stop is carried out at once.
+            # A stop is carried out immediately.
             self._settings.threads.wait(self._closed if seen else self._stopping, WATCH_S)
             if self._closed.is_set():
                 return
             seen = self._stopping.is_set()
             try:
                 self._step()
-            except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
+            except BaseException as error:  # noqa: BLE001 - ends the job, raised to every caller
                 self.fail(error)
                 return
 
     def _step(self) -> None:
-        """Look once. A coordinator found lost, even while it was being started, is replaced by the next step."""
+        """Check the processes once.
+
+        A coordinator that was found lost, even while it was being started, is replaced by the next step.
+        """
         with self._lock:
             try:
                 self._poll()
@@ -394,7 +404,7 @@ class Supervisor:
         if self._stopping.is_set():
             running.stop()
         for subtask_id, end in running.take_fenced():
-            if subtask_id not in running.due:  # Otherwise it ended by itself.
+            if subtask_id not in running.due:  # Otherwise the process ended by itself.
                 self._notifications.warning(f"Reader {subtask_id} is replaced: it was {end.text}.")
             self._schedule(subtask_id, end)
         for subtask_id, end in running.take_ended():
@@ -408,7 +418,7 @@ class Supervisor:
         self._notifications.processes(running.coordinator, status)
 
     def _schedule(self, subtask_id: int, end: ProcessEnd) -> None:
-        """Have the reader replaced, later the more often that happened lately."""
+        """Have the reader replaced, after a pause that grows with the number of its recent ends."""
         pause_s = self._pause(subtask_id, end)
         if self._running is not None:
             self._running.due.setdefault(subtask_id, self._settings.threads.now_s() + pause_s)
@@ -421,7 +431,10 @@ class Supervisor:
             )
 
     def _pause(self, subtask_id: int | None, end: ProcessEnd) -> float:
-        """Seconds to wait before the successor starts; raises what ends the job when there were too many."""
+        """Return the seconds to wait before the successor starts.
+
+        Raises the error that ends the job after too many ends.
+        """
         budget, now_s = self._budget(subtask_id), self._settings.threads.now_s()
         pause_s = budget.pause_after(end, now_s)
         if pause_s is None:

@@ -1,9 +1,9 @@
 """Turns an unknown error into an `UnexpectedError` with its kind and the line of code that raised it.
 
-The useful line is the deepest one of the traceback in the package of the source, be it raycdc's or a plug-in's. If the
-error was never in that package, the deepest line of all is used.
+The reported line is the deepest one of the traceback in the package of the source, raycdc's or a plug-in's. If the
+traceback has no line of that package, it is the deepest line of all.
 
-An error that passed through other code, of a plug-in or a user's function, is given with its kind and place only,
+An error that passed through other code, of a plug-in or a user's function, is reported with its kind and line only,
 because its text may quote values (`raycdc.model.redaction`). Such code can raise a `RaycdcError` to show a text.
 """
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from raycdc.errors import RaycdcError, UnexpectedError
 from raycdc.model.redaction import without_quotations
 
-#: Errors of code that is wrong. The world (files, sockets, servers, libraries that speak to them) has other kinds.
+#: Errors that wrong code raises. Files, sockets, servers and their libraries raise other kinds.
 LASTING = (
     ArithmeticError,
     AssertionError,
@@ -31,7 +31,7 @@ LASTING = (
     TypeError,
 )
 _TEXT_MAX = 500
-#: Top packages whose code is none of a user's: what raycdc itself imports, and how it is started.
+#: Top-level packages that are no user's code: those that raycdc imports, and those that start it.
 _KNOWN = sys.stdlib_module_names | {
     "__main__", "_yaml", "adbc_driver_manager", "adbc_driver_postgresql", "arro3", "boto3", "botocore",
     "bson", "certifi", "click", "cloudpickle", "confluent_kafka", "cryptography", "delta", "deltalake", "fsspec",
@@ -42,7 +42,9 @@ _KNOWN = sys.stdlib_module_names | {
 
 
 def unexpected(error: Exception, maker: object) -> UnexpectedError:
-    """`error`, which was raised while an object of the package of `maker` was at work."""
+    """Return an `UnexpectedError` for `error`, which was raised while an object of the package of `maker`
+    was at work.
+    """
     package = type(maker).__module__.partition(".")[0]
     steps = list(traceback.walk_tb(error.__traceback__))
     own = [step for step in steps if str(step[0].f_globals.get("__name__", "")).partition(".")[0] == package]
@@ -68,7 +70,7 @@ def traceback_of(error: BaseException) -> str:
         kind = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
         text = "" if message and not isinstance(one, RaycdcError) else error_text(one)
         steps = "".join(traceback.format_tb(one.__traceback__))
-        # Only for our own errors: where a plug-in failed, in another thread or process.
+        # Only for errors of raycdc: the place where a plug-in failed, in another thread or process.
         notes = getattr(one, "__notes__", []) if isinstance(one, RaycdcError) else []
         where = "".join(f"\n{note}" for note in notes)
         parts.append(f"Traceback (most recent call last):\n{steps}{kind}{f': {text}' if text else ''}{where}")
@@ -76,9 +78,9 @@ def traceback_of(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the error's text for people, empty if it may have values of rows.
+    """Return the error's text for people; empty if it may contain values of rows.
 
-    Arrow's errors are about values, and quote them. Python's errors about names in the code have none.
+    Arrow's errors are about values, and quote them. Python's errors about names in the code contain none.
     """
     if isinstance(error, pa.ArrowException):
         return without_quotations(str(error))
@@ -86,7 +88,7 @@ def error_text(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """`error` and its causes, newest first."""
+    """Return `error` and its causes, newest first."""
     seen: set[int] = set()
     pending: BaseException | None = error
     while pending is not None and id(pending) not in seen:
@@ -100,6 +102,6 @@ def _of_names(error: BaseException) -> bool:
 
 
 def _is_foreign(error: BaseException) -> bool:
-    """Return True if it passed through code that is neither raycdc's nor of a library that raycdc uses."""
+    """Return True if the error passed through code that is neither raycdc's nor of a library that raycdc uses."""
     names = (str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(name.partition(".")[0] not in _KNOWN for name in names)

@@ -1,7 +1,7 @@
 """The calls of other processes to a coordinator, as coroutines: a waiting call occupies no thread.
 
 An actor with one thread per call has a fixed number of threads, and readers that wait for messages would use all of
-them: with 500 readers and 128 threads a heartbeat waited for seconds. Only the actor imports this module, because
+them: with 500 readers and 128 threads, heartbeats waited for seconds. Only the actor imports this module, because
 asyncio costs a run in one process 30 ms at its start.
 """
 
@@ -16,14 +16,14 @@ from typing import Any
 
 from raycdc.runtime.coordinator.coordinator_host import CoordinatorHost
 
-#: Threads that handle packets. They take turns for the coordinator's lock, so that more of them would only wait there.
+#: Threads that handle packets. More would only wait for the coordinator's lock.
 _PACKETS = 4
-#: Threads for the driver's calls, of which few are under way at once; some wait for an epoch.
+#: Threads for the driver's calls, of which few run at a time; some wait for an epoch.
 _OTHERS = 16
 
 
 class CoordinatorCalls:
-    """See the module's docstring. Its coroutines belong to one event loop."""
+    """Answers calls as coroutines, which belong to one event loop; see the module's docstring."""
 
     def __init__(self, host: CoordinatorHost) -> None:
         self._host = host
@@ -31,7 +31,7 @@ class CoordinatorCalls:
         self._executor = ThreadPoolExecutor(_OTHERS, thread_name_prefix="calls")
 
     async def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
-        """`raycdc.runtime.reader.coordinator_connection.CoordinatorClient`."""
+        """Handle an exchange as `raycdc.runtime.reader.coordinator_connection.CoordinatorClient` describes."""
         loop, exchanges, wake = asyncio.get_running_loop(), self._host.exchanges, asyncio.Event()
 
         def woken() -> None:
@@ -46,10 +46,10 @@ class CoordinatorCalls:
         return await loop.run_in_executor(self._packets, exchanges.end, subtask_id, incarnation, woken)
 
     async def call(self, act: Callable[[CoordinatorHost], Any]) -> Any:
-        """Anything else that may take its time."""
+        """Run any other call, which may block, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, act, self._host)
 
     def close(self) -> None:
-        """Threads end when their calls do."""
+        """Stop the threads; each ends when its call does."""
         self._packets.shutdown(wait=False)
         self._executor.shutdown(wait=False)

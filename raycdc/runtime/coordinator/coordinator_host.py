@@ -44,7 +44,10 @@ from raycdc.state.store import CheckpointStore
 
 
 class BackgroundCalls:
-    """A small pool of threads. `run` gets each handler, `fail` each error; both are called with the `lock` held."""
+    """A small pool of threads for blocking calls.
+
+    `run` is called with each handler, `fail` with each error, with the `lock` held.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class BackgroundCalls:
         # One thread plans, one may handle locked tables, and one is for short calls.
         self._pool = ThreadPoolExecutor(max_workers=3, thread_name_prefix="enumerator")
         self._closing = threading.Event()
-        #: Questions that are under way.
+        #: The calls that are running.
         self.tracker = ActivityTracker()
         self._retrier = Retrier(notify=self._notify, stopping=self._closing)
         self._later: list[tuple[float, Callable[[], None]]] = []
@@ -67,7 +70,10 @@ class BackgroundCalls:
         self.outage = ""
 
     def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], after_s: float) -> None:
-        """`raycdc.source.protocol.coordination.CallAsync`; called with the lock held."""
+        """Make `call` in a thread, after `after_s`, and pass its result to `handler`. Called with the lock held.
+
+        See `raycdc.source.protocol.coordination.CallAsync`.
+        """
         if after_s > 0:
             self._later.append((time.monotonic() + after_s, partial(self.call_async, call, handler, 0.0)))
             return
@@ -76,7 +82,7 @@ class BackgroundCalls:
             try:
                 with self.tracker.doing(Stage.ASK, "waits for the source's answer to a question"):
                     result = self._retrier(call, source_outage)
-            except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
+            except BaseException as error:  # noqa: BLE001 - ends the job, raised to every caller
                 with self._lock:
                     self._fail(error)
                 return
@@ -86,7 +92,7 @@ class BackgroundCalls:
         self._pool.submit(work)
 
     def make_what_is_due(self) -> None:
-        """Make the calls that were put off until now; called with the lock held."""
+        """Make the delayed calls that are due now. Called with the lock held."""
         now_s = time.monotonic()
         due = [call for at_s, call in self._later if at_s <= now_s]
         self._later = [entry for entry in self._later if entry[0] > now_s]
@@ -94,7 +100,7 @@ class BackgroundCalls:
             call()
 
     def close(self) -> None:
-        """Stop. Running calls finish in the background."""
+        """Stop. Running calls continue in the background."""
         self._closing.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -106,7 +112,10 @@ class BackgroundCalls:
 
 
 class Exchanges:
-    """See the module's docstring. `lock` is the coordinator's; `receive` handles a packet with it held, or raises."""
+    """Answers readers' calls; see the module's docstring. `lock` is the coordinator's.
+
+    `receive` handles a packet with the lock held, or raises.
+    """
 
     def __init__(self, lock: threading.Condition, readers: LiveReaders, receive: Callable[[int, bytes], None]) -> None:
         self._lock, self._readers, self._receive = lock, readers, receive
@@ -117,7 +126,10 @@ class Exchanges:
         return f"Exchanges(waiting={sum(map(len, self._waiting.values()))})"
 
     def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
-        """`raycdc.runtime.reader.coordinator_connection.CoordinatorClient`: the calling thread waits."""
+        """Handle the packet and return the answer; the calling thread waits for messages.
+
+        See `raycdc.runtime.reader.coordinator_connection.CoordinatorClient`.
+        """
         if wait_s <= 0:
             answer = self.begin(subtask_id, incarnation, packet, woken=None)
             assert answer is not None, "it does not wait"
@@ -134,8 +146,8 @@ class Exchanges:
     ) -> bytes | None:
         """Handle the packet and return the answer; None if there are no messages yet.
 
-        Then `woken` is called once there are, by any thread with the lock held, and the caller must call `end` then, or
-        when it stops waiting.
+        Then `woken` is called when there are messages, by any thread with the lock held. The caller must call `end`
+        after that, or when it stops waiting.
         """
         with self._lock:
             self._receive(subtask_id, packet)
@@ -145,7 +157,10 @@ class Exchanges:
             return None
 
     def end(self, subtask_id: int, incarnation: int, woken: Callable[[], None]) -> bytes:
-        """The answer to a call that waited, whatever there is to say now. `FencedError`: its sender was replaced."""
+        """Return the answer to a call that waited, with or without messages.
+
+        Raises `FencedError` if the reader was replaced.
+        """
         with self._lock:
             waiting = self._waiting.get(subtask_id, [])
             if woken in waiting:
@@ -166,7 +181,7 @@ class Exchanges:
         self.wake_all()
 
     def wake_all(self) -> None:
-        """There is news for everybody. Called with the lock held."""
+        """Wake all waiting calls. Called with the lock held."""
         waiting, self._waiting = self._waiting, {}
         for calls in waiting.values():
             for woken in calls:
@@ -179,9 +194,9 @@ class Exchanges:
         return answer
 
 
-#: How often timers run.
+#: Seconds between two runs of timers.
 TICK_S = 0.02
-#: Work of the core that takes longer is no silence of the readers.
+#: If the core was busy for longer than this, readers do not count as silent for that time.
 BUSY_S = 0.1
 #: How often a coordinator checks for a newer generation: otherwise one that seals nothing would not notice it, and its
 #: readers would keep their connections in addition to the successor's.
@@ -192,14 +207,14 @@ ACKNOWLEDGE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStart:
-    """The start of a coordinator: its generation and the last epoch the sink holds."""
+    """The inputs of a coordinator's start: its generation, and the last epoch that the sink holds."""
 
     generation: int
     committed: int
 
 
 class CoordinatorHost:
-    """See the module's docstring. Every public method may be called from any thread."""
+    """Runs a coordinator; see the module's docstring. Any thread may call the public methods."""
 
     def __init__(
         self,
@@ -210,8 +225,8 @@ class CoordinatorHost:
         begin: EnumeratorStart,
         settings: CoordinatorSettings,
     ) -> None:
-        """`begin` is where the source's enumerator begins."""
-        #: Process the coordinator lives in.
+        """Create the coordinator and start its thread; `begin` is the start of the source's enumerator."""
+        #: The id of the coordinator's process.
         self.pid = os.getpid()
         self._condition = threading.Condition()
         self._error: BaseException | None = None
@@ -237,7 +252,7 @@ class CoordinatorHost:
         self._thread.start()
 
     def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
-        """`raycdc.runtime.reader.coordinator_connection.CoordinatorClient`."""
+        """Handle an exchange as `raycdc.runtime.reader.coordinator_connection.CoordinatorClient` describes."""
         return self.exchanges.exchange(subtask_id, incarnation, packet, wait_s=wait_s)
 
     def _receive(self, subtask_id: int, packet: bytes) -> None:
@@ -246,7 +261,7 @@ class CoordinatorHost:
         self._guarded(lambda: self._core.receive(subtask_id, packet, now_s=time.monotonic()))
 
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
-        """The first sealed epoch after `after` (None: not yet) and the run's final epoch, once known."""
+        """Return the first sealed epoch after `after` (None: not yet), and the run's final epoch if it is known."""
         with self._condition:
             deadline = time.monotonic() + wait_s
             while True:
@@ -290,7 +305,7 @@ class CoordinatorHost:
             return replace(status, outages=outages, stalled=(*calls.tracker.stalled(), *status.stalled))
 
     def stop(self) -> None:
-        """Seal the open epoch; it is the final one."""
+        """Seal the open epoch, which becomes the final one."""
         with self._condition:
             self._core.stop()
 
@@ -322,13 +337,13 @@ class CoordinatorHost:
                     self._calls.make_what_is_due()
                     self._run(lambda: self._core.tick(now_s=time.monotonic()))
                     if (base := self._manifest_files.take_due()) is not None:
-                        # Not waited for: it is written in the background, in many small steps.
+                        # Nothing waits for it: it is written in the background, in many small steps.
                         self._calls.call_async(base, lambda _: None, 0.0)
-            # Not a wait on the condition: each packet would end it, and each tick wake everyone for nothing.
+            # Waiting on the condition would end with each packet, and each tick would wake every caller.
             self._closing.wait(TICK_S)
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Run `action` on the core; its error ends the job, except a fenced sender's, which is the sender's own."""
+        """Run `action` on the core. An error ends the job, except `FencedError`, which concerns only the sender."""
         began_s = time.monotonic()
         try:
             action()
@@ -342,7 +357,7 @@ class CoordinatorHost:
             self._notify()
 
     def _run(self, action: Callable[[], object]) -> None:
-        """Run `action` on the core; wakes all callers unless it answers False: nothing happened."""
+        """Run `action` on the core. Wakes all callers, unless the action returns False because nothing happened."""
         began_s = time.monotonic()
         try:
             if action() is False:
@@ -356,7 +371,7 @@ class CoordinatorHost:
     def _was_busy(self, began_s: float) -> None:
         """Note how long the core was busy.
 
-        It may block on the disk (a manifest's sync), and cannot receive meanwhile.
+        The core may block on the disk (a manifest's sync), and receives nothing meanwhile.
         """
         took_s = time.monotonic() - began_s
         if took_s > BUSY_S:
@@ -368,7 +383,7 @@ class CoordinatorHost:
         self._condition.notify_all()
 
     def _notify(self) -> None:
-        """Wake readers with messages, and the driver, which waits for epochs."""
+        """Wake readers that have messages, and the driver, which waits for epochs."""
         self.exchanges.wake()
         self._condition.notify_all()
 
@@ -379,10 +394,10 @@ class CoordinatorHost:
 
 
 def _watch_for_successor(calls: BackgroundCalls, store: CheckpointStore, own: int) -> None:
-    """End the job once another driver has taken over. Called with the lock held, or before the thread runs."""
+    """End the job when another driver has taken over. Called with the lock held, or before the thread runs."""
 
     def poll() -> None:
-        # A disk that fails now is for who needs it to tell.
+        # An error of the disk is reported by the code that needs the disk.
         with suppress(StateError):
             if store.generations.newest() > own:
                 store.generations.require_newest(own, "the coordinator")

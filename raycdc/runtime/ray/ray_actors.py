@@ -1,4 +1,4 @@
-"""Making Ray actors of plain classes. The only module that applies ``ray.remote``.
+"""Makes Ray actors of plain classes. No other module applies ``ray.remote``.
 
 Actors are never restarted by Ray: an actor that lost its state is a new incarnation, which only the supervisor may
 start, under a number that fences the old one.
@@ -15,15 +15,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raycdc.errors import RaycdcError
 
-#: Calls in flight in an actor that several others call, each in a thread that it has from the start.
+#: The number of concurrent calls of an actor with several callers; each has a thread from the start.
 CONCURRENCY = 128
-#: Calls in flight in one whose methods are coroutines: a long poll and an exchange per reader, and the driver's.
+#: The number of concurrent calls of an actor whose methods are coroutines: two for each reader (a long poll and an
+#: exchange), and the driver's.
 COROUTINES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The resources that an actor takes of its node, and labels of allowed nodes (Ray's selectors).
+    """The resources that an actor needs on its node, and labels of allowed nodes (Ray's selectors).
 
     `memory_bytes` is what Ray counts, not a limit. `spread`: prefer a node with few actors.
     """

@@ -2,14 +2,14 @@
 
 Ray itself reports their loss only after a minute, and then ends the process from within (`ray_environment` makes it
 wait longer). A separate thread checks, because a call to Ray may block until Ray gives up; `ray_launcher` reads its
-result before and between its calls. A private Ray's processes are our children, so their end is seen immediately. The
-head of a joined cluster is connected to now and then, and the raylet of this node keeps a connection of ours, which
-ends with it.
+result before and between its calls. A private Ray's processes are our children, so their end is seen immediately. For a
+joined cluster, the check connects to the head at intervals, and keeps a connection to the raylet of this node, which
+ends with the raylet.
 
 `RayletQuestions` checks if the raylet of a node answers. Ray gives a silent node up after half a minute, and chooses it
 for actors until then: if a reader waits longer than a start takes, its node is checked, and the reader goes elsewhere.
 A raylet is a gRPC server, which sends its settings immediately (RFC 9113, 3.4). One that closes the connection instead
-(it may want TLS) counts as alive, too. Each check has a thread of its own, because it must not block others.
+(it may want TLS) counts as alive, too. Each check has its own thread, because it must not block the other checks.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from threading import Event
 from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import ClusterLostError
 
-#: How often the check runs, and how long a joined cluster's head may be unreachable: Ray starts no head again by
+#: Seconds between two checks, and how long a joined cluster's head may be unreachable: Ray does not restart a head by
 #: itself.
 POLL_EVERY_S = 0.5
 UNREACHABLE_MAX_S = 8.0
 _CONNECT_S = 1.0
-#: How long after the loss the run may take until it begins to end; after that, a call to Ray is stuck.
+#: If the run has not begun to end this many seconds after the loss, a call to Ray is stuck.
 STUCK_S = 20.0
 
 
 class RayHead:
-    """The monitor of one launcher. `ended` names a process of this node that is gone, or is empty.
+    """Monitors Ray for one launcher. `ended` returns the name of a process of this node that has ended, or an empty
+    text.
 
     A `private` Ray has no other processes.
     """
@@ -43,9 +44,9 @@ class RayHead:
     ) -> None:
         self.address = address
         self.private = private
-        #: Set once the head is gone. It stays set: a new head at its address does not know our actors.
+        #: Set when the head is lost, and never reset: a new head at its address does not know the actors of this job.
         self.lost: ClusterLostError | None = None
-        #: True if it answered the last check.
+        #: True if the head answered the last check.
         self.answering = True
         self._ended = ended
         self._clock = clock
@@ -53,7 +54,7 @@ class RayHead:
         self._closed = Event()
 
     def poll(self) -> None:
-        """Raise `ClusterLostError` if the head is gone. Never blocks."""
+        """Raise `ClusterLostError` if the head is lost. Never blocks."""
         if self.lost is not None:
             raise ClusterLostError(self.lost.what, self.lost.advice)
 
@@ -84,7 +85,7 @@ class RayHead:
         self._closed.set()
 
     def step(self) -> None:
-        """Look once. Blocks for a second at most."""
+        """Check once. Blocks for a second at most."""
         if gone := self._ended():
             self.answering = False
             self.lost = self._error(f"its process {gone} ended" if self.private else f"{gone} of this machine ended")
@@ -115,7 +116,7 @@ class RayHead:
 
 
 class Raylet:
-    """The raylet of this node, to which `path` is a socket: an idle connection to it lives as long as it does."""
+    """An idle connection to the raylet of this node, whose socket is `path`. It ends when the raylet does."""
 
     def __init__(self, path: str) -> None:
         self._ended_early = False
@@ -128,12 +129,12 @@ class Raylet:
             self._ended_early = True
 
     def ended(self) -> str:
-        """Return its name once it has ended."""
+        """Return the raylet's name if it has ended, else an empty text."""
         if not self._ended_early:
             try:
                 self._ended_early = not self._socket.recv(1, socket.MSG_PEEK)
             except OSError as error:
-                # It sends us nothing while it lives.
+                # The raylet sends nothing on this connection while it lives.
                 self._ended_early = not isinstance(error, BlockingIOError)
         return "the raylet" if self._ended_early else ""
 
@@ -141,16 +142,16 @@ class Raylet:
         self._socket.close()
 
 
-#: A raylet on a machine that is busy answers much sooner.
+#: The time limit of a raylet's answer. Also on a busy machine a raylet answers much sooner.
 ANSWER_S = 5.0
 #: The shortest time between two checks of a node during a wait.
 ASK_EVERY_S = 3.0
-#: The preface of a client, and its settings, which are none.
+#: The preface of an HTTP/2 client, with empty settings.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000 04 00 00000000")
 
 
 def answers(host: str, port: int) -> bool:
-    """Return True if a server answers there. Blocks for at most `ANSWER_S` per step."""
+    """Return True if a server answers at this address. Blocks for at most `ANSWER_S` per step."""
     try:
         connection = socket.create_connection((host, port), timeout=ANSWER_S)
     except ConnectionResetError:
@@ -183,7 +184,7 @@ class RayletQuestions:
         return f"RayletQuestions({sorted(self._asked)})"
 
     def ask(self, node_id: str, host: str, port: int) -> None:
-        """Start a check without blocking; `take_silent` returns the result."""
+        """Start a check without blocking; `take_silent` returns a failure."""
         now_s = self._threads.now_s()
         with self._lock:
             self._again_s = {node: at_s for node, at_s in self._again_s.items() if at_s > now_s}

@@ -1,9 +1,9 @@
-"""Coordinator and readers as Ray actors.
+"""Starts coordinator and readers as Ray actors.
 
 Readers reach the coordinator by name, not by handle, and Ray does not retry a failed call (measured: it ran in-flight
 calls twice); `raycdc.source.protocol.link` repeats messages. The coordinator lives on the driver's node, where the
 state is. Readers of a joined cluster take CPUs of nodes that Ray chooses: a reader without a free node waits, and Ray's
-autoscaler sees its demand. Once it has a process, its node gets a spool server (`raycdc.runtime.ray.ray_spools`), and
+autoscaler sees its demand. After it got a process, its node gets a spool server (`raycdc.runtime.ray.ray_spools`), and
 the reader begins.
 """
 
@@ -47,11 +47,11 @@ from raycdc.segments.access import SpoolAddress
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.source.tables.parking import Refusal
 
-#: A coordinator that does not answer within this time (beyond the wait that a call requested) counts as gone.
+#: A coordinator that does not answer within this time (in addition to the wait that a call requested) counts as lost.
 ANSWER_TIMEOUT_S = 15.0
-#: How often a waiting call checks Ray's head.
+#: Seconds between two checks of Ray's head by a waiting call.
 POLL_S = 1.0
-#: A coordinator's process that does not start within this time counts as gone, too; a busy machine takes tens of
+#: A coordinator whose process does not start within this time counts as lost, too; a busy machine takes tens of
 #: seconds.
 START_TIMEOUT_S = 120.0
 
@@ -70,7 +70,7 @@ class SplitEnumerator:
         self._calls: CoordinatorCalls | None = None
 
     async def begin(self, start: CoordinatorStart) -> int:
-        """Coordinate from `start` on; called once, before everything else. Returns the process id."""
+        """Start the coordinator with `start`; called once, before all other methods. Returns the process id."""
         host = await asyncio.get_running_loop().run_in_executor(None, host_from, self._spec, start)
         self._calls = CoordinatorCalls(host)
         return os.getpid()
@@ -95,24 +95,24 @@ class SourceReader:
         self._spec = spec
 
     def where(self) -> str:
-        """The Ray node that it is on."""
+        """Return the id of the actor's Ray node."""
         return str(ray.get_runtime_context().get_node_id())
 
     def warm_up(self) -> None:
-        """Called before `run`, which may have to wait for something."""
+        """Load what the reader needs. Called before `run`, which may have to wait for a spool server."""
         warm_up(self._spec)
 
     def run(self, identity: ReaderIdentity, coordinator: str, namespace: str, spool: SpoolAddress | None) -> None:
-        """Be reader `identity` to its end; called once."""
+        """Run the reader `identity` until it ends; called once."""
         actor = ray.get_actor(coordinator, namespace=namespace)
         worker_from(self._spec, identity, RayCoordinator(actor, pid=0), spool=spool).run()
 
 
 class RayCoordinator:
-    """Handle of a `SplitEnumerator`: blocking calls, with the actor's errors as they were raised."""
+    """The driver's handle of a `SplitEnumerator`: calls block, and raise the actor's errors as they were raised."""
 
     def __init__(self, actor: Any, *, pid: int, head: RayHead | None = None) -> None:
-        """`head` is checked while a call waits; readers, which end with it, have none."""
+        """Create the handle. `head` is checked while a call waits; readers have no `head`, because they end with it."""
         self.actor = actor
         self.pid = pid
         self._head = head
@@ -153,10 +153,13 @@ class RayCoordinator:
         self._call("shutdown_readers", reason)
 
     def close(self) -> None:
-        """End the actor. Returns when the process is gone, so that it can do nothing later, or when it does not end."""
+        """End the actor.
+
+        Returns when its process has ended, so that it can do nothing later, or if it does not end.
+        """
         ray.kill(self.actor)
         if self._head is not None and self._head.lost is not None:
-            return  # The order cannot be carried out; it ends with its raylet, and its generation is fenced.
+            return  # Ray cannot carry out the order. The process ends with its raylet, and its generation is fenced.
         with suppress(RayActorError, GetTimeoutError):
             ray.get(self.actor.pid.remote(), timeout=ANSWER_TIMEOUT_S)
 
@@ -175,10 +178,11 @@ class RayCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class RayListeners:
-    """The callbacks of the launcher, called from any thread.
+    """The callbacks of the launcher, which any thread may call.
 
-    `warn` shows a warning to the user. `lost`: a joined cluster's head is gone, and the run with it, which takes time
-    to end. `stuck`: the run does not end, because a call waits for Ray; it must end the process.
+    `warn` shows a warning to the user. `lost` is called if a joined cluster's head is lost, and the run with it, which
+    takes time to end. `stuck` is called if the run does not end because a call waits for Ray; the callback must end the
+    process.
     """
 
     warn: Callable[[str], None]
@@ -189,8 +193,8 @@ class RayListeners:
 class RayLauncher:
     """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own.
 
-    `readers` is the number about to be started. `spools` is None if no process of another node has to reach a segment.
-    `needs` are a reader's needs in a joined cluster.
+    `readers` is the number of readers that are about to start. `spools` is None if no process of another node has to
+    reach a segment. `needs` are a reader's needs in a joined cluster.
     """
 
     engine = EngineName.RAY
@@ -213,11 +217,11 @@ class RayLauncher:
         self._begin(readers)
 
     def _begin(self, readers: int) -> None:
-        """Start or join Ray, and what the first coordinator and `readers` readers need."""
+        """Start or join Ray, and start what the first coordinator and `readers` readers need."""
         self._namespace = f"raycdc-{uuid.uuid4().hex}"
         self._count = 0
         self._owned = not ray.is_initialized()
-        #: Processes that start while Spark does, for the first coordinator and readers of a private Ray.
+        #: Processes for the first coordinator and readers of a private Ray, which start while Spark does.
         self._prepared: list[Any] = []
         if self._owned:
             start_ray(self._address, workers=1 + readers)
@@ -277,7 +281,7 @@ class RayLauncher:
 
     def poll(self, owing: Collection[str] | None = None) -> None:
         self._head.poll()
-        # Asking for the nodes waits for the head, if that is away.
+        # A query of the nodes waits for the head, if that is unreachable.
         if self._spools is None or not self._head.answering:
             return
         self._spools.nodes.poll()
@@ -317,7 +321,7 @@ class RayLauncher:
         taken = Needs(needs.cpus, resources=needs.resources, labels=labels, spread=self._joined and not node)
         actor = actor_class(SourceReader, needs=taken, node_id=node or None).remote(self._spec)
         where = actor.where.remote()
-        actor.warm_up.remote()  # Its error will also be the run's.
+        actor.warm_up.remote()  # The run ends with the same error, if there is one.
         return actor, where
 
     def _run(self, actor: Any, identity: ReaderIdentity, spool: SpoolAddress | None) -> Any:
@@ -328,7 +332,10 @@ class RayLauncher:
 
 
 def answer(head: RayHead | None, reference: Any, timeout_s: float) -> Any:
-    """The result of a call. Without Ray's `head` an answer may never come, nor the news that none will."""
+    """Return the result of a call.
+
+    Without a `head` to check, a lost Ray may let the call wait forever.
+    """
     while head is not None and timeout_s > POLL_S and not ray.wait([reference], timeout=POLL_S)[0]:
         head.poll()
         timeout_s -= POLL_S
@@ -336,7 +343,7 @@ def answer(head: RayHead | None, reference: Any, timeout_s: float) -> Any:
 
 
 def error_of_begin(cause: RayActorError) -> StateError | CoordinatorLostError:
-    """Return the error of a coordinator that did not start: its class cannot be created here, or its process ended."""
+    """Return the error of a coordinator that did not start: its class cannot be created, or its process ended."""
     if cause.actor_init_failed:
         return StateError(f"The coordinator did not start: {last_line(cause)}")
     return CoordinatorLostError(f"its process ended while it began: {last_line(cause)}")

@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster that may have readers, and how Ray is made to use only those.
+"""Selects the nodes of a Ray cluster that may have readers, and makes Ray use only these.
 
 A node may have readers if it has the labels and resources that the configuration requires, and if its spool can be
 reached from the driver's. Readers are not pinned to nodes, because Ray's autoscaler does not see the needs of pinned
@@ -16,9 +16,10 @@ import ray
 
 from raycdc.runtime.scaling import SeenNode
 
-#: How often the cluster's nodes are queried.
+#: Seconds between two queries of the cluster's nodes.
 POLL_S = 1.0
-#: How long a node with a silent reader gets no other one: Ray needs about half a minute until it gives the node up.
+#: Seconds for which a node with a silent reader gets no other reader: Ray takes about half a minute to declare a node
+#: dead.
 SILENT_S = 60.0
 _ID_LABEL = "ray.io/node-id"
 
@@ -34,19 +35,22 @@ class ReaderNeeds:
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """A node that is alive, as Ray describes it."""
+    """A live node, as Ray describes it."""
 
     node_id: str
     host: str
     labels: Mapping[str, str]
     total: Mapping[str, float]
     free: Mapping[str, float]
-    #: The port of its raylet.
+    #: The port of the node's raylet.
     port: int = 0
 
 
 class RayNodes:
-    """See the module's docstring. `poll` is the supervisor's thread's; the rest may be asked by any."""
+    """The nodes of the cluster; see the module's docstring.
+
+    Only the supervisor's thread calls `poll`; any thread may call the other methods.
+    """
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class RayNodes:
         nodes: Callable[[], list[RayNode]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`network`: spools of other machines can be reached."""
+        """Create the object. `network` is True if spools on other machines can be reached."""
         self._needs = needs
         self._own = own
         self._network = network
@@ -68,7 +72,7 @@ class RayNodes:
         self._next_poll_s = float("-inf")
         self._alive: dict[str, RayNode] = {}
         self._silent: dict[str, float] = {}
-        #: Formerly silent nodes that may have readers again, not yet returned.
+        #: Formerly silent nodes that may have readers again, and that `take_again` has not returned yet.
         self._again: set[str] = set()
         self._left_out: set[str] = set()
         self.poll()
@@ -77,7 +81,7 @@ class RayNodes:
         return f"RayNodes({sorted(self._alive)}, silent={sorted(self._silent)})"
 
     def poll(self) -> None:
-        """Ask Ray, at most once a second."""
+        """Query Ray's nodes, at most once a second."""
         now_s = self._clock()
         if now_s < self._next_poll_s:
             return
@@ -90,11 +94,11 @@ class RayNodes:
             self._report_unreachable(node)
 
     def hosts(self) -> dict[str, str]:
-        """Address of each node that may have a spool server."""
+        """Return the address of each node that may have a spool server."""
         return {node.node_id: node.host for node in self._alive.values() if self._reachable(node)}
 
     def avoid(self, node_id: str) -> None:
-        """A reader there was silent."""
+        """Note that a reader on this node was silent."""
         self._silent[node_id] = self._clock() + SILENT_S
 
     def does_not_answer(self, node_id: str) -> bool:
@@ -139,7 +143,7 @@ class RayNodes:
         ]
 
     def seen(self) -> list[SeenNode]:
-        """The nodes that may have readers, the driver's first."""
+        """Return the nodes that may have readers, the driver's node first."""
         fitting = [node for node in self._alive.values() if self._reachable(node) and self._fits(node)]
         return [
             SeenNode(
@@ -148,14 +152,14 @@ class RayNodes:
                 cpus_free=node.free.get("CPU", 0.0),
                 own=node.node_id == self._own,
                 silent=node.node_id in self._silent,
-                # The ends of Ray's numbers differ even where they are counted up.
+                # Ray's numbers differ in their last bits even if they are counted up.
                 label=f"{node.host}/{node.node_id[-6:]}",
             )
             for node in sorted(fitting, key=lambda node: node.node_id != self._own)
         ]
 
     def selector(self) -> dict[str, str]:
-        """Labels of the nodes that Ray may put a reader on."""
+        """Return the labels that a node must have to get a reader from Ray."""
         barred = sorted(n for n, node in self._alive.items() if n in self._silent or not self._reachable(node))
         if not barred or set(barred) >= self._alive.keys():
             return dict(self._needs.labels)
@@ -188,7 +192,7 @@ def alive_nodes() -> list[RayNode]:
     """Return the nodes that Ray's head knows; blocks until it answers."""
     from ray._private import state
 
-    # Ray has no types there.
+    # This part of Ray has no type annotations.
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     free: dict[str, dict[str, float]] = state.available_resources_per_node()  # type: ignore[no-untyped-call]
     return [

@@ -29,7 +29,7 @@ _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - its name
 #: The longest folder that leaves room for the names of Ray's sockets, whose whole path may have 107 bytes.
 _FOLDER_BYTES_MAX = 42
 
-#: A session's folder, by Ray: the time of its start and the number of the process that began it.
+#: The name of a session's folder, which Ray makes of the start time and the number of the process that began it.
 _SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_(\d+)")
 
 _made: list[str] = []
@@ -58,7 +58,7 @@ def folder() -> Path:
     if len(os.fsencode(f"{base}/{name}/ray")) > _FOLDER_BYTES_MAX:
         base = "/tmp"  # noqa: S108 - the folder in it is looked at
     parent = Path(base, name)
-    with suppress(FileExistsError):  # a file of that name, which another user owns, as below
+    with suppress(FileExistsError):  # The file of that name may belong to another user, as below.
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = parent.lstat()
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
@@ -131,7 +131,7 @@ def on_loopback() -> Iterator[None]:
 
 
 def machine_address() -> str:
-    """The address by which other machines reach this one, as Ray finds it for its nodes."""
+    """Return the address by which other machines reach this one, as Ray finds it for its nodes."""
     from ray._private import services
 
     return str(vars(services)["node_ip_address_from_perspective"](None))
@@ -140,32 +140,32 @@ def machine_address() -> str:
 _SETTINGS = {
     # Workers run at niceness 15 by default; with Spark at 0, readers and their heartbeats would starve.
     "RAY_worker_niceness": "0",
-    # An actor that was killed is our supervisor's business; Ray would print its traceback as well.
+    # The supervisor handles killed actors; Ray would also print their tracebacks.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # SIGTERM is ours: otherwise Ray's C++ would treat it as its own crash.
+    # The command handles SIGTERM; otherwise Ray's C++ code would treat it as its own crash.
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
-    # On a busy machine a worker takes longer than Ray's 60 s to begin, and is then ended; a call that waits for it
+    # On a busy machine a worker may need longer than Ray's 60 s to begin, and is then ended; a call that waits for it
     # would never return.
     "RAY_worker_register_timeout_seconds": "1800",
-    # Starting Ray would wait for its first workers, even with Python's lock held: a run that has begun in process would
-    # stall for seconds.
+    # The start of Ray would wait for its first workers, even with Python's lock held: a run that began in this process
+    # would stall for seconds.
     "RAY_prestart_worker_first_driver": "0",
-    # Seconds after which Ray's C++ ends this process when the head is gone; `ray_head` detects and reports that
+    # Seconds after which Ray's C++ code ends this process when the head is lost; `ray_head` detects and reports that
     # earlier.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "180",
 }
 
 
 def prepare(address: str) -> None:
-    """Set the variables that the user has not set. `address` is that of ``[ray]``."""
+    """Set Ray's environment variables, except those that the user has set. `address` is that of ``[ray]``."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     if address == "local":
-        # Ray does this for a private cluster anyway; with the explicit setting it does not warn about it at each start.
+        # Ray does this for a private cluster anyway, but warns at each start if it is not set explicitly.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         set_token()
-        # Actors here are children of this process and have its interpreter: there is no environment to make for them.
+        # Actors here are children of this process with its interpreter, so they need no runtime environment.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     else:
         forget_token()

@@ -1,10 +1,10 @@
-"""Readers of a Ray cluster, from the actor that waits for room to the call that does its work.
+"""Starts readers in a Ray cluster: an actor waits for resources, then gets a spool, and then runs the reader.
 
 | a reader | meaning |
 |---|---|
-| waits | an actor without a process; started again elsewhere when the node meant for it does not answer |
-| has a place | a process, whose node's spool server is being started |
-| runs | at work until its call returns, which says how it ended |
+| waits | an actor without a process; it is started elsewhere if its intended node does not answer |
+| has a process | its node's spool server is being started |
+| runs | it works until its call returns, with the reason of its end |
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ from raycdc.runtime.reader.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd
 from raycdc.segments.access import SpoolAddress
 
-#: Longest a reader waits for the node that is meant for it, before it may go anywhere.
+#: The longest time that a reader waits for its intended node, before it may run on any node.
 PLACEMENT_S = 10.0
-#: A reader that has waited this long has the nodes checked that Ray may have chosen for it. Then: the longest wait for
-#: a node's spool server.
+#: When a reader has waited this long, the nodes that Ray may have chosen for it are checked.
 ASKS_AFTER_S = 3.0
-#: Longest a reader that has a place waits for its node's spool server.
+#: The longest time that a reader with a process waits for its node's spool server.
 SPOOL_S = 60.0
 
-#: For each waiting reader, spool servers are started ahead on this many nodes.
+#: The number of nodes, for each waiting reader, on which spool servers are started in advance.
 EXPECTED_MAX = 2
 
-#: How long the result of checking all calls stays valid. The supervisor checks less often, in two steps.
+#: Seconds for which the result of checking all calls stays valid. The supervisor checks less often, in two steps.
 ANSWERED_S = 0.1
 
-#: Makes an actor for the node that it is given, or for any, with its answer to the question where it is.
+#: Starts an actor for the given node, or any node, and returns it with the pending answer of its node.
 New = Callable[[str], tuple[Any, Any]]
-#: Calls an actor that is to be this reader, and write to this spool.
+#: Starts the call in which an actor runs this reader, writing to this spool.
 Run = Callable[[Any, ReaderIdentity, SpoolAddress | None], Any]
-#: Return the calls that have ended.
+#: Returns the calls that have ended.
 Wait = Callable[[list[Any]], Iterable[Any]]
 
 
@@ -54,13 +53,13 @@ def ended_calls(calls: list[Any]) -> Iterable[Any]:
 
 
 class FinishedCalls:
-    """The readers' calls that have ended: Ray is queried for all together, however many readers there are.
+    """The readers' calls that have ended. Ray is queried for all calls together, whatever the number of readers.
 
     Called by the supervisor's thread.
     """
 
     def __init__(self, *, wait: Wait = ended_calls, clock: Callable[[], float] = time.monotonic) -> None:
-        #: Readers that are still referenced; Ray ends an idle actor without references.
+        #: The readers that are still referenced. Ray ends an idle actor without references.
         self.readers: WeakSet[RayReader] = WeakSet()
         self._wait = wait
         self._clock = clock
@@ -75,14 +74,14 @@ class FinishedCalls:
 
 
 class RayReader:
-    """Handle of a `SourceReader`; `answered` asks Ray for all of them."""
+    """A handle of a `SourceReader`; `answered` queries Ray for all readers."""
 
     def __init__(self, identity: ReaderIdentity, actor: Any, where: Any, answered: FinishedCalls) -> None:
         self.identity = identity
         self._answered = answered
         answered.readers.add(self)
         self.node = ""
-        #: The node that it is meant for, if any.
+        #: The intended node, or empty.
         self.node_id = ""
         self._run: Any = None
         self.wait_with(actor, where)
@@ -93,27 +92,27 @@ class RayReader:
 
     @property
     def call(self) -> Any:
-        """The call that it is at."""
+        """Return the reader's present call."""
         return self._where if self._run is None else self._run
 
     @property
     def waits_s(self) -> float:
-        """Return how long it has waited, or has had a place; 0.0 once it runs."""
+        """Return the seconds since the reader began to wait, or since it got a process; 0.0 once it runs."""
         return 0.0 if self._run is not None else time.monotonic() - self._since_s
 
     def wait_with(self, actor: Any, where: Any) -> None:
-        """Wait for `actor` to have a process, in place of the one before; `where` is its first answer."""
+        """Wait for a process of `actor`, which replaces the previous actor; `where` is its first answer."""
         self._actor, self._where, self._since_s = actor, where, time.monotonic()
 
     def take_node(self) -> str:
-        """The node, once the actor has a process; empty before."""
+        """Return the node when the actor has a process; empty before."""
         if not self.node and self._where in self._answered:
-            with suppress(RayError):  # `ended` reports it.
+            with suppress(RayError):  # `ended` reports the error.
                 self.node, self._since_s = ray.get(self._where), time.monotonic()
         return self.node
 
     def begin(self, run: Run, spool: SpoolAddress | None) -> None:
-        """Be at work, and write to `spool`."""
+        """Start the reader's work, writing to `spool`."""
         self._run = run(self._actor, self.identity, spool)
 
     @property
@@ -144,7 +143,7 @@ class RayReader:
 
 
 class RayReaders:
-    """See the module's docstring. Without `spools` Ray has one node, and every reader begins at once.
+    """See the module's docstring. Without `spools` Ray has one node, and every reader begins immediately.
 
     Called by the supervisor's thread.
     """
@@ -154,9 +153,9 @@ class RayReaders:
         self._spools = spools
         self._questions = RayletQuestions()
         self._answered = FinishedCalls()
-        #: Processes that start while Spark does.
+        #: Processes that are started in advance, while Spark starts.
         self._prepared: list[tuple[Any, Any]] = []
-        #: The number of readers without a place at the last check.
+        #: The number of readers without a process at the last check.
         self.waiting = 0
 
     def __repr__(self) -> str:
@@ -172,7 +171,7 @@ class RayReaders:
             ray.kill(self._prepared.pop()[0])
 
     def start(self, identity: ReaderIdentity, node: str) -> RayReader:
-        """Start another reader; `node` is the node it is meant for, or empty."""
+        """Start another reader; `node` is its intended node, or empty."""
         actor, where = self._prepared.pop() if self._prepared else self._new(node)
         reader = RayReader(identity, actor, where, self._answered)
         reader.node_id = node
@@ -187,7 +186,10 @@ class RayReaders:
                 self._restart(reader)
 
     def poll(self) -> set[str]:
-        """See to what readers need that do not run yet. Returns the nodes that have readers, or may have some soon."""
+        """Provide what readers need that do not run yet.
+
+        Returns the nodes that have readers, or may have some soon.
+        """
         readers = [reader for reader in list(self._answered.readers) if reader.ended() is None]
         if self._spools is None:
             return set()
@@ -198,14 +200,14 @@ class RayReaders:
         waiting = sum(not reader.has_process for reader in readers)
         room = self._spools.nodes.with_room() if waiting else []
         if len(room) <= EXPECTED_MAX * waiting:
-            # Ray is about to choose some of them; their servers take as long to start as the readers.
+            # Ray is about to choose some of these nodes. Their servers take as long to start as the readers.
             for node in room:
                 self._spools.want(node)
         self.waiting = waiting
         return {*(reader.node for reader in readers), *room}
 
     def _leave_silent(self, readers: list[RayReader], spools: RaySpools) -> None:
-        """Let waiting readers wait for no silent node, and for every node that is not silent any more."""
+        """Start waiting readers again if a node was found silent, or is not silent any more."""
         late = [reader for reader in readers if not reader.has_process and reader.waits_s > ASKS_AFTER_S]
         nodes = spools.nodes
         for node in {*(nodes.with_room() if late else ()), *(reader.node_id for reader in late)}:
@@ -221,7 +223,7 @@ class RayReaders:
                 self._restart(reader)
             return
         if not spools.nodes.may_have_readers(node):
-            # The information came after the reader was started, and Ray did not have it.
+            # Ray learned about the node only after the reader was started.
             self._restart(reader)
             return
         spools.want(node)
@@ -229,7 +231,10 @@ class RayReaders:
             reader.begin(self._run, spool)
 
     def _restart(self, reader: RayReader) -> None:
-        """Replace a waiting reader's actor by one that waits for any node. The old one has not begun."""
+        """Replace a waiting reader's actor by one that waits for any node.
+
+        The old actor has not begun its work.
+        """
         reader.kill()
         reader.node_id = reader.node = ""
         reader.wait_with(*self._new(""))

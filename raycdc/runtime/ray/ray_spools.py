@@ -1,4 +1,4 @@
-"""One spool server per Ray node with readers: started, watched, replaced, and ended.
+"""Starts, watches, replaces and ends spool servers: one per Ray node with readers.
 
 A private Ray (``address = "local"``) has one node and needs none. In a joined cluster, the driver's node has one for
 the state's spool, and any other node while it has readers, or segments that the sink does not hold. A server has no
@@ -9,7 +9,7 @@ A node on another machine is reached over the network if Flight is configured to
 otherwise readers stay on the driver's machine. Such connections are encrypted.
 
 A cluster that scales removes unused nodes. Ray's autoscalers keep a node with any actor; an older one removes it if its
-actors hold no resource. A server therefore holds one while it is needed, and then ends.
+actors hold no resource. A server therefore holds a resource while it is needed, and then ends.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from raycdc.segments.access import SpoolAddress
 from raycdc.segments.certificates import JobAuthority, ServerIdentity
 from raycdc.state.manifests.manifest import STATE_NODE
 
-#: How long an unneeded server lives on, because deletes of the last segments are on their way.
+#: Seconds for which a server that is not needed stays, because deletes of the last segments may still arrive.
 LINGER_S = 5.0
-#: The same while readers wait: Ray may have chosen its node for one whose process is still starting.
+#: The same time while readers wait: Ray may have chosen the server's node for a reader whose process is still starting.
 EXPECTING_S = 60.0
-#: The resource that it holds of its node, which every node has.
+#: The resource that a server holds; every node has it.
 HELD = Needs(memory_bytes=1 << 20)
-#: How long a start waits for the servers of the present nodes; a later one is used once it is up.
+#: Seconds that a start waits for the servers of the present nodes; a later server is used when it is up.
 START_S = 60.0
-#: Readers on other nodes wait for their server this long; busy machines take tens of seconds to start a process.
+#: Seconds that a reader on another node waits for its server; busy machines take tens of seconds to start a process.
 CALL_TIMEOUT_S = 30.0
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """Where other nodes keep segments (see `spool_folder`).
+    """The configuration of spools on other nodes (see `spool_folder`).
 
-    With an `authority`, Flight listens on the network: at the driver's node on `address`, if given.
+    With an `authority`, Flight listens on the network: on the driver's node at `address`, if given.
     """
 
     state: Path
@@ -62,13 +62,13 @@ class SpoolSettings:
     folder: str = ""
     authority: JobAuthority | None = None
     address: str = ""
-    #: Spools, by name, with segments of epochs that the sink does not hold: their servers are needed at once.
+    #: The names of spools with segments of uncommitted epochs, whose servers are needed immediately.
     owing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Segments that were needed when the run began; spools that were `used` since then have others, too."""
+    """The segments that were needed when the run began. Spools that were `used` since then contain newer ones, too."""
 
     needed: frozenset[str]
     used: frozenset[str]
@@ -87,7 +87,10 @@ class SpoolActor:
         identity: ServerIdentity | None = None,
         sweep: Sweep | None = None,
     ) -> None:
-        """`own`: it is the driver's node. `sweep` says what may be deleted before anything is written."""
+        """Start the server.
+
+        `own` is True on the driver's node. `sweep` has the segments to keep when all others are deleted.
+        """
         folder = settings.state / "spool" if own else spool_folder(settings.folder, settings.checkpoint)
         name = STATE_NODE if own else None
         self._server = SpoolServer(folder, name=name, token=settings.token, host=host, port=port, identity=identity)
@@ -101,13 +104,13 @@ class SpoolActor:
         return self._server.sweep(needed)
 
     def wait(self) -> None:
-        """Never returns: the call ends when the process does."""
+        """Never return, so that the call ends when the process does."""
         threading.Event().wait()
 
 
 @dataclass(slots=True)
 class _Server:
-    """A node's server; `address` is None until it is up. One that ended is started again at `again_s`."""
+    """The server of a node. `address` is None until it is up. A server that ended is restarted at `again_s`."""
 
     actor: Any
     starting: Any
@@ -115,17 +118,20 @@ class _Server:
     address: SpoolAddress | None = None
     port: int = 0
     again_s: float | None = None
-    #: Since when it is not needed.
+    #: The time since which the server is not needed.
     idle_s: float | None = None
 
 
 class RaySpools:
-    """See the module's docstring. Called by the supervisor's thread; `flights` and `addresses` from any."""
+    """The spool servers of a job; see the module's docstring.
+
+    The supervisor's thread calls it; any thread may call `flights` and `addresses`.
+    """
 
     def __init__(
         self, settings: SpoolSettings, nodes: RayNodes, *, warn: Callable[[str], None], poll: Callable[[], None]
     ) -> None:
-        """`poll` raises what ends the wait for the first servers."""
+        """Create the object; `poll` raises the error that ends the wait for the first servers."""
         self._settings = settings
         self.nodes = nodes
         self._warn = warn
@@ -136,7 +142,7 @@ class RaySpools:
         self._sweep: Sweep | None = None
         self._lock = threading.Lock()
         if settings.owing - {STATE_NODE}:
-            # Only its server knows the name of a node's spool.
+            # Only the server of a node knows the name of its spool.
             self._wanted.update(nodes.hosts())
         deadline = time.monotonic() + START_S
         self.poll()
@@ -156,17 +162,17 @@ class RaySpools:
 
     @property
     def own(self) -> str:
-        """The driver's Ray node."""
+        """Return the id of the driver's Ray node."""
         return str(self._own)
 
     def addresses(self) -> dict[str, SpoolAddress]:
-        """The spool of each Ray node that may have readers now; the driver's own comes first."""
+        """Return the spool of each Ray node that may have readers now; the driver's own comes first."""
         with self._lock:
             ready = {node: s.address for node, s in self._servers.items() if s.address is not None}
         return dict(sorted(ready.items(), key=lambda entry: entry[0] != self._own))
 
     def flights(self) -> dict[str, str]:
-        """Flight endpoint by the name of the spool."""
+        """Return the Flight endpoint of each spool, by the spool's name."""
         return {address.node: address.flight for address in self.addresses().values()}
 
     def sweep(self, needed: Collection[str]) -> None:
@@ -178,14 +184,14 @@ class RaySpools:
         try:
             ray.get([actor.sweep.remote(set(needed)) for actor in actors], timeout=CALL_TIMEOUT_S)
         except (RayActorError, GetTimeoutError):
-            return  # Its node is gone or busy; the next start sweeps.
+            return  # The node is lost or busy; the next start sweeps it.
 
     def want(self, node: str) -> None:
-        """The node has a reader: it needs a server from now on."""
+        """Note that the node has a reader, and needs a server from now on."""
         self._wanted.add(node)
 
     def poll(self) -> None:
-        """Start servers on nodes that need one, restart ended ones, and forget nodes that are gone."""
+        """Start servers on nodes that need one, restart ended ones, and forget lost nodes."""
         hosts = self.nodes.hosts()
         with self._lock:
             for node in [n for n in self._servers if n not in hosts]:
@@ -196,9 +202,10 @@ class RaySpools:
                     self._poll_node(node, host)
 
     def give_back(self, *, used: Collection[str], owing: Collection[str], waiting: bool = False) -> None:
-        """End servers of nodes without readers (`used` have some) and without needed segments.
+        """End servers of nodes without readers and without needed segments.
 
-        `owing` are the spools with needed segments. `waiting`: some readers have no place yet.
+        `used` are nodes with readers, `owing` the spools with needed segments. `waiting` is True if some readers have
+        no process yet.
         """
         now_s, linger_s = time.monotonic(), EXPECTING_S if waiting else LINGER_S
         with self._lock:
@@ -223,7 +230,7 @@ class RaySpools:
         elif ray.wait([server.life], timeout=0)[0]:
             self._on_ended(node, server)
         elif server.address is None and ray.wait([server.starting], timeout=0)[0]:
-            # Ended just now: the next look sees that.
+            # The server ended just now, which the next poll finds.
             with suppress(RayError):
                 server.address, server.port = ray.get(server.starting)
                 if self._sweep is not None:
@@ -236,7 +243,7 @@ class RaySpools:
         except RayError as error:
             text = last_line(error)
         if server.address is None:
-            server.port = 0  # It never came up; its port may be the reason.
+            server.port = 0  # The server never came up, possibly because of its port.
         server.address = None
         budget, now_s = self._budgets.setdefault(node, RestartBudget()), time.monotonic()
         pause_s = budget.pause_after(ProcessEnd(text), now_s)
@@ -248,7 +255,7 @@ class RaySpools:
 
     def _start(self, node: str, host: str, *, port: int) -> _Server:
         own = node == self._own
-        # A private Ray uses loopback only; other machines need another address of its node.
+        # A private Ray uses only the loopback interface; other machines need another address of its node.
         reached = machine_address() if host == LOOPBACK else host
         if own and self._settings.address:
             reached = self._settings.address

@@ -1,7 +1,8 @@
 """Replaces a private Ray's agents: a script that reports ports without serving them, and ends with the raylet.
 
-A raylet registers once its agents have reported their ports, which costs two Python processes that import Ray. Run with
-``python -I -S ray_stand_in.py FOLDER NODE NAME...``: for each name the file in which the raylet looks for the port.
+A raylet registers once its agents have reported their ports, which costs two Python processes that import Ray. It is
+run with ``python -I -S ray_stand_in.py FOLDER NODE NAME...``; for each name it writes the file in which the raylet
+looks for the port.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ NO_PORT = "-1"
 
 
 def main(folder: str, node: str, *names: str) -> None:
-    """Tell, then wait for the end of the raylet, of which standard input is a pipe."""
+    """Write the port files, then wait for the end of the raylet, which has the other end of standard input."""
     for name in names:
         path = os.path.join(folder, f"{name}_{node}")  # noqa: PTH118 - pathlib would double the time this takes
         with open(path + ".new", "w") as file:  # noqa: PTH123

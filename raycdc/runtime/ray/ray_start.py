@@ -28,18 +28,18 @@ from raycdc.errors import ClusterNotStartedError
 from raycdc.runtime.ray import ray_private
 from raycdc.runtime.ray.ray_head import RayHead, Raylet, answers
 
-#: Ray's object store carries no rows here; the smallest it accepts is enough.
+#: The size of Ray's object store: the smallest allowed, because it carries no rows here.
 OBJECT_STORE_BYTES = 80 << 20
-#: Times a private Ray is started before the job gives up.
+#: The number of attempts to start a private Ray.
 START_ATTEMPTS = 4
-#: How long to wait for the head of a cluster to join, which may be starting, too.
+#: Seconds to wait for the head of a cluster to join, which may be starting, too.
 JOIN_S = 60.0
 
-#: The processes that a head node starts besides GCS and raylet, as methods of Ray 2's private ``Node``; a missing one
-#: is ignored.
+#: The processes that a head node starts besides GCS and raylet, as methods of Ray 2's private ``Node``. Missing methods
+#: are ignored.
 _DISPENSABLE = ("start_monitor", "start_log_monitor", "start_api_server")
 
-#: The raylet's flags that say how its agents are started, and the ports that it waits for from each.
+#: The raylet's flags with the commands of its agents, and the ports that it waits for from each agent.
 _ENVIRONMENTS = "--runtime_env_agent_command"
 _AGENTS = {
     "--dashboard_agent_command": ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"),
@@ -47,7 +47,7 @@ _AGENTS = {
 }
 #: Variables that give a job's actors a runtime environment.
 _ENVIRONMENT_GIVEN = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
-#: The Ray version whose raylet waits for exactly these ports; another one gets its own agents.
+#: The Ray version whose raylet waits for exactly these ports. Other versions keep their own agents.
 _AGENTS_OF = "2.60."
 _STAND_IN = Path(__file__).with_name("ray_stand_in.py")
 
@@ -55,7 +55,7 @@ _STAND_IN = Path(__file__).with_name("ray_stand_in.py")
 def start_ray(address: str, *, workers: int) -> None:
     """Start or join Ray; a private one has `workers` processes ready for actors.
 
-    A busy machine may miss Ray's own fixed start-up limit of 30 s, so starting is tried again.
+    On a busy machine a start may exceed Ray's own limit of 30 s, so it is retried.
     """
     logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -97,7 +97,7 @@ def start_ray(address: str, *, workers: int) -> None:
 
 
 def _require_there(address: str) -> None:
-    """Wait for a head at HOST:PORT; any other address is resolved by Ray.
+    """Wait until a head listens at HOST:PORT; any other address is resolved by Ray.
 
     Ray itself would wait for a quarter of an hour, in which only a kill ends the process.
     """
@@ -115,7 +115,10 @@ def _require_there(address: str) -> None:
 
 
 def head_of_ray(*, private: bool) -> RayHead:
-    """The head of the Ray that this process is connected to; `private`: its processes are our children."""
+    """Return a monitor of the Ray that this process is connected to.
+
+    `private`: Ray's processes are children of this one.
+    """
     address = str(ray.get_runtime_context().gcs_address)
     from ray._private import worker
 
@@ -134,8 +137,9 @@ def head_of_ray(*, private: bool) -> RayHead:
 
 @contextmanager
 def own_sigterm() -> Iterator[None]:
-    """A Ray that is started or joined inside the block leaves SIGTERM to us. Left alone it ends the process at once,
-    with an exit code that service managers take for a failure.
+    """Keep a Ray that is started or joined in the block from handling SIGTERM.
+
+    Ray would end the process immediately, with an exit code that service managers take for a failure.
     """
     from ray._private import utils
 
@@ -169,11 +173,11 @@ def lean_nodes() -> Iterator[None]:
 
 
 def _nothing(_node: Any, *_args: Any, **_options: Any) -> None:
-    """Do nothing, in place of Ray's starting a process or handling a signal."""
+    """Do nothing. This replaces a function of Ray that starts a process or handles a signal."""
 
 
 def _with_stand_ins(start: Callable[..., Any], command: list[str], *args: Any, **options: Any) -> Any:
-    """In place of `services.start_ray_process`: a raylet's `command` gets other agents."""
+    """Replace `services.start_ray_process`: give a raylet's `command` other agents."""
     flags = dict(part.split("=", 1) for part in command if part.startswith("--") and "=" in part)
     reported = [flags.get("--session_dir", ""), flags.get("--node_id", "")]
     if all(reported) and flags.keys() >= _AGENTS.keys():
@@ -188,7 +192,7 @@ def _with_stand_ins(start: Callable[..., Any], command: list[str], *args: Any, *
 def _environment_may_come() -> bool:
     """Return True if Ray may give our actors a runtime environment.
 
-    Under ``uv run``, unless `ray_environment` came first.
+    Ray does that under ``uv run``, unless `ray_environment` was called before.
     """
     from ray._private import ray_constants
 

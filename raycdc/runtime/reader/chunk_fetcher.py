@@ -1,6 +1,7 @@
-"""Reads chunks in fetchers' threads into finished segments of no epoch.
+"""Reads chunks in fetchers' threads into finished segments, which are not part of an epoch yet.
 
-The connector has the SELECT (`ChunkReader`), the bridge the segments; this module connects them and does the folding.
+The connector reads the rows (`ChunkReader`), and the bridge writes segments; this module connects them and folds held
+rows into chunks.
 
 | class | role | runs in |
 |---|---|---|
@@ -41,7 +42,7 @@ from raycdc.transform.masks import masked
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadTask:
-    """A chunk to read, that the log reader has opened at `opened_at`; `document` is the table's schema there."""
+    """A chunk to read. The log reader opened it at `opened_at`, where `document` was the table's schema."""
 
     split: SnapshotSplit
     opened_at: OpenedAt
@@ -54,7 +55,7 @@ class ReadTask:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoldTask:
-    """Held rows, in the `delta` segments, to fold into the rows that were `read` of a chunk."""
+    """Held rows, in the `delta` segments, that are to be folded into the rows that were `read` of a chunk."""
 
     read: ChunkSegments
     delta: Sequence[Segment]
@@ -65,7 +66,7 @@ class FoldTask:
         return f"fold {self.read.split.split_id} {self.read.split.attempt}"
 
 
-#: A fetcher's task for a chunk, which is a split of its own.
+#: A fetcher's task for a chunk, which has its own split.
 ChunkTask = ReadTask | FoldTask
 
 
@@ -96,7 +97,9 @@ class FetchedChunks:
 
 
 class ChunkSplitReader:
-    """`raycdc.source.reader.split_reader.SplitReader` of chunks: a task is done by one `fetch`, which ends it."""
+    """Does a fetcher's tasks as a `raycdc.source.reader.split_reader.SplitReader`: one `fetch` does one task
+    completely.
+    """
 
     def __init__(self, open_chunks: Callable[[], ChunkReader], files: ChunkFiles) -> None:
         self._open_chunks = open_chunks
@@ -154,7 +157,10 @@ class ChunkSplitReader:
 
 
 class ChunkFiles:
-    """The segments of chunks in one spool. Any thread may call it: it holds nothing that changes."""
+    """Writes, reads and deletes the segments of chunks in one spool.
+
+    Any thread may call it, because it has no state.
+    """
 
     def __init__(
         self,
@@ -201,7 +207,7 @@ class ChunkFiles:
         return ChunkSegments(split, high.ordinal, high.exact, segments, log_end=high.log_end)
 
     def fold(self, task: FoldTask) -> ChunkSegments:
-        """Write a chunk again with its held rows in it; the segments before are deleted."""
+        """Write a chunk again with its held rows folded in; its earlier segments are deleted."""
         read, delta = task.read, task.delta
         changes = self._table(delta)
         chunk = self._table(read.segments) if read.segments else changes.slice(0, 0)

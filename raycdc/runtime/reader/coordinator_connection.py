@@ -1,9 +1,8 @@
-"""A reader's connection to the coordinator: messages out, messages in, and the thread that keeps a long call open.
+"""A reader's connection to the coordinator: sends and receives messages, and keeps a long call open in a thread.
 
-Messages leave with an exchange of their own (`flush`) as soon as the reader has said something. The receiver's thread
-has one call under way at any time, by which the coordinator's messages come without delay.
-
-How a reader reaches the coordinator: one call that carries packets both ways.
+A reader reaches the coordinator by one kind of call, which carries packets both ways. Messages leave with their own
+exchange (`flush`) as soon as the reader has sent something. The receiver's thread always has one call open, so that the
+coordinator's messages arrive without delay.
 """
 
 from __future__ import annotations
@@ -20,15 +19,18 @@ from raycdc.source.protocol.source_event import Message
 
 
 class CoordinatorClient(Protocol):
-    """Blocking calls from any thread. `FencedError`: this incarnation is over. Other errors: try again or give up."""
+    """Makes blocking calls to the coordinator, from any thread.
+
+    `FencedError` means that this incarnation was replaced. After other errors the caller retries or gives up.
+    """
 
     def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
-        """Deliver `packet` and return the coordinator's, after at most `wait_s` when it has nothing to say now."""
+        """Deliver `packet`, and return the coordinator's packet; if it has no messages, after at most `wait_s`."""
 
 
-#: The minimal time that a call to the coordinator waits for messages; the maximum is twice as long.
+#: The minimum time that a call to the coordinator waits for messages; the maximum is twice as long.
 LONG_POLL_S = 2.0
-#: Shares of it by which consecutive numbers are as far from each other as can be (the golden ratio).
+#: Multiples of this fraction (the golden ratio) are as far from each other as possible for consecutive numbers.
 _SPREAD = 0.618034
 
 
@@ -42,7 +44,10 @@ def long_poll_s(subtask_id: int) -> float:
 
 
 class CoordinatorConnection:
-    """See the module's docstring. `notify` is called, by any thread, when there are messages or the end came."""
+    """The connection of one reader; see the module's docstring.
+
+    `notify` is called, by any thread, when there are messages or the connection has ended.
+    """
 
     def __init__(
         self, coordinator: CoordinatorClient, subtask_id: int, link: Link, *, notify: Callable[[], None]
@@ -55,7 +60,7 @@ class CoordinatorConnection:
         self._inbox: deque[Message] = deque()
         self._unsent = False
         self._ended: BaseException | str | None = None
-        #: When the newest call began that was answered, a monotonic time.
+        #: The start of the newest call that was answered, in monotonic time.
         self.reached_s = -math.inf
 
     def __repr__(self) -> str:
@@ -67,7 +72,7 @@ class CoordinatorConnection:
         threading.Thread(target=self._receive, name="receiver", daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Say something; it leaves with the next `flush`, or before."""
+        """Queue a message; it leaves with the next `flush`, or earlier."""
         with self._lock:
             self._link.send(message)
             self._unsent = True
@@ -80,7 +85,7 @@ class CoordinatorConnection:
     def take(self) -> list[Message] | None:
         """Return the received messages in order; None if the connection was ended on purpose.
 
-        Otherwise raises the error that ended it, `FencedError` if another incarnation is at work.
+        Raises the error that ended it otherwise, and `FencedError` if the reader was replaced.
         """
         with self._lock:
             messages = list(self._inbox)
@@ -91,7 +96,7 @@ class CoordinatorConnection:
         return messages if ended is None else None
 
     def end(self, why: BaseException | str) -> None:
-        """Hear nothing more. Callable from any thread; the first reason counts."""
+        """Receive no more messages. Any thread may call it; the first reason counts."""
         with self._lock:
             self._ended = self._ended or why
         self._notify()

@@ -1,4 +1,4 @@
-"""Decides when a reader sends heartbeats, and with which figures.
+"""Decides when a reader sends heartbeats, and makes their figures.
 
 `Stopwatch` measures where a reader's time goes, in seconds and CPU-seconds of its threads by activity:
 
@@ -28,7 +28,7 @@ from raycdc.source.protocol.source_event import Heartbeat
 
 
 class Stopwatch:
-    """Sums per name, of as many threads as have it. Thread-safe."""
+    """Sums times per activity, over all threads that measure it. Thread-safe."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -55,20 +55,20 @@ class Stopwatch:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
 
-#: An idle reader sends a heartbeat this often, so that the coordinator knows that it lives and how much it has read.
+#: Seconds between two heartbeats of an idle reader, which show the coordinator that it lives and how much it has read.
 #: Changes that affect sealing are sent immediately; each call costs both sides about a millisecond.
 HEARTBEAT_S = 0.25
-#: The longest pause between two, with very many readers: the coordinator considers a reader dead after four times as
-#: long.
+#: The longest pause between two heartbeats, with very many readers. The coordinator considers a reader dead after four
+#: times as long.
 HEARTBEAT_MAX_S = 2.5
-#: A reader is in a call for a heartbeat for at most a tenth of its time.
+#: The maximum fraction of a reader's time for the calls of its heartbeats.
 _PAUSES_PER_CALL = 10
 
 
 def pause_s(took_s: float) -> float:
     """Return the pause after a heartbeat whose call took this long.
 
-    The more readers there are, the rarer heartbeats get.
+    Calls take longer with more readers, which makes heartbeats rarer.
     """
     return min(max(HEARTBEAT_S, took_s * _PAUSES_PER_CALL), HEARTBEAT_MAX_S)
 
@@ -92,11 +92,14 @@ class Heartbeats:
         self._statistics = statistics
         self._reported = Heartbeat()
         self._reported_matters: tuple[bool, bool] | None = None
-        #: When the next one is due even if nothing has changed.
+        #: The time of the next heartbeat even if nothing changes.
         self.due_s = 0.0
 
     def of(self, reader: SourceReader, *, now_s: float) -> Heartbeat | None:
-        """The heartbeat to send now; None while none is due and nothing changed that decides about sealing."""
+        """Return the heartbeat to send now.
+
+        None if no heartbeat is due and nothing changed that affects sealing.
+        """
         matters = reader.seal_matters
         if now_s < self.due_s and matters == self._reported_matters:
             return None

@@ -1,8 +1,7 @@
-"""Held rows in the spool (`raycdc.source.snapshot.log.log_rows`): a file that is worth nothing to anyone but its
-writer.
+"""A file with held rows in the spool (`raycdc.source.snapshot.log.log_rows`), which only its writer reads.
 
-Not synced and never named in a manifest; its name says that it is unfinished, so each sweep takes it. Masked columns
-are masked before they are written, as everywhere on disk.
+The file is not synced and never named in a manifest. Its name marks it as unfinished, so each sweep deletes it. Masked
+columns are masked before they are written, as everywhere on disk.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _ORDINALS = "_raycdc_ordinals"
 
 
 class HeldRowsFile:
-    """`raycdc.source.snapshot.log.log_rows.SpilledRows` of one table; its rows are masked, and say so. Written when it
-    is made.
+    """Held rows of one table in a file, as `raycdc.source.snapshot.log.log_rows.SpilledRows`; they are marked as
+    masked.
 
-    Raises `SpoolError` where the file system takes no more.
+    The constructor writes the file. Raises `SpoolError` if the file cannot be written.
     """
 
     def __init__(self, path: Path, parts: Sequence[LogRows]) -> None:

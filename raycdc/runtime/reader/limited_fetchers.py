@@ -1,7 +1,7 @@
-"""Fetchers that keep the source's rate limit: they wait before a fetch until the previous ones are paid for.
+"""Fetchers that keep the source's rate limit: they wait before a fetch until the earlier ones are within the limit.
 
-A log's fetcher returns to its thread after `TURN_S` without a fetch, so that changes of its splits and the end are
-noticed meanwhile; its connection is not read. A chunk's fetcher waits inside of the chunk.
+A log's fetcher returns to its thread after `TURN_S` without a fetch, so that changes of its splits and its end are
+noticed meanwhile; its connection is not read. A chunk's fetcher waits within the chunk.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from raycdc.source.split import OpenedAt, SnapshotSplit
 ItemT = TypeVar("ItemT")
 SplitT = TypeVar("SplitT", bound=FetchedSplit)
 
-#: Longest that a thread waits for the pace before it looks at what else there is.
+#: The longest time that a thread waits for the rate limit before it checks for other work.
 TURN_S = 0.1
 
 
 class ProcessRateLimiter:
-    """`ReaderRateLimiter` for the threads of a reader's process. Every method may be called from any thread."""
+    """A `ReaderRateLimiter` for the threads of a reader's process. Any thread may call every method."""
 
     def __init__(self, rate_limit: RateLimit, stopwatch: Stopwatch, *, reached_s: Callable[[], float]) -> None:
-        """`reached_s`: when the newest call began that the coordinator has answered."""
+        """Create the limiter. `reached_s` returns the start of the newest call that the coordinator has answered."""
         self._core = ReaderRateLimiter(rate_limit, time.monotonic)
         self._rate_limit = rate_limit
         self._stopwatch = stopwatch
@@ -47,19 +47,19 @@ class ProcessRateLimiter:
         return f"ProcessRateLimiter({self._core!r})"
 
     def grant(self, number: int, quotas: Mapping[str, int], lease_s: float) -> None:
-        """Keep to these shares from here on."""
+        """Apply these quotas from now on."""
         with self._changed:
             self._core.reached(self._reached_s())
             self._core.grant(number, quotas, lease_s)
             self._changed.notify_all()
 
     def demand(self) -> RateDemand:
-        """The figures for the coordinator."""
+        """Return the figures for the coordinator."""
         with self._changed:
             return self._core.demand()
 
     def wait(self, lane: Lane) -> bool:
-        """Wait until the lane may fetch, but no longer than `TURN_S`; whether it may."""
+        """Wait until the lane may fetch, but no longer than `TURN_S`. Return True if it may fetch."""
         with self._changed:
             self._core.reached(self._reached_s())
             wait_s = self._core.free_in_s(lane)
@@ -84,7 +84,7 @@ class ProcessRateLimiter:
 
 
 class RateLimitedSplits(Generic[SplitT, ItemT]):
-    """A `SplitReader` that keeps to the pace."""
+    """A `SplitReader` that keeps the rate limit."""
 
     def __init__(self, reader: SplitReader[SplitT, ItemT], gate: ProcessRateLimiter) -> None:
         self._reader = reader
@@ -109,7 +109,7 @@ class RateLimitedSplits(Generic[SplitT, ItemT]):
 
 
 class RateLimitedChunks:
-    """A `ChunkReader` that keeps to the pace."""
+    """A `ChunkReader` that keeps the rate limit."""
 
     def __init__(self, reader: ChunkReader, gate: ProcessRateLimiter) -> None:
         self._reader = reader
@@ -145,5 +145,5 @@ class RateLimitedChunks:
 def gate_of(
     rate_limit: RateLimit, stopwatch: Stopwatch, *, reached_s: Callable[[], float]
 ) -> ProcessRateLimiter | None:
-    """The gate of a reader of a source that is read at this pace; None if it is read as fast as can be."""
+    """Return the rate limiter of a reader; None if the source has no rate limit."""
     return ProcessRateLimiter(rate_limit, stopwatch, reached_s=reached_s) if rate_limit else None

@@ -1,4 +1,4 @@
-"""A reader's output: the segments of the open epoch, written as rows arrive, finished at the cut.
+"""A reader's output: writes the segments of the open epoch as rows arrive, and finishes them at the cut.
 
 Files are synced one by one, full ones immediately, so the number of open files bounds the syncs of a cut, whatever the
 transaction's size. `on_progress` is called after each file of a cut.
@@ -6,7 +6,7 @@ transaction's size. `on_progress` is called after each file of a cut.
 If the sink needs only the order of each key's changes, a table with many rows in the previous epoch is cut into hash
 partitions (`raycdc.segments.partitions`), with one or more segments each.
 
-`EpochSegmentFiles` are the segments of the open epoch: those being written, full ones, and published chunks.
+`EpochSegmentFiles` has the segments of the open epoch: those being written, full ones, and published chunks.
 
 `_seq` within an epoch: the decoder numbers all log rows of its connection in one run, emitted or not. The base of an
 epoch's log segments maps the smallest number in it to the first of the epoch's counter; rows that were held since
@@ -41,7 +41,7 @@ from raycdc.source.snapshot.log.log_rows import SpilledRows
 from raycdc.state.manifests.manifest import SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.transform.masks import masked
 
-#: A table's rows of one epoch go on in a new segment beyond this, so that several tasks can share them.
+#: The size at which a table's rows of one epoch continue in a new segment, so that several tasks can share them.
 SEGMENT_BYTES_MAX = 64 << 20
 
 
@@ -76,14 +76,14 @@ class EpochSegmentFiles:
         self._seqs: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
-        return f"OpenEpoch({len(self._writers)} files, {self.bytes} bytes, {len(self._published)} chunks)"
+        return f"EpochSegmentFiles({len(self._writers)} files, {self.bytes} bytes, {len(self._published)} chunks)"
 
     @property
     def bytes(self) -> int:
         return self._finished_bytes + sum(writer.bytes for writer in self._writers.values())
 
     def number(self, batch: pa.RecordBatch) -> None:
-        """Rows with the numbers of `batch`, which ascend, are part of the epoch."""
+        """Note the row numbers of `batch`, which ascend, as part of the epoch."""
         first, last = batch.column("_seq")[0].as_py(), batch.column("_seq")[-1].as_py()
         known = self._seqs or (first, last)
         self._seqs = (min(first, known[0]), max(last, known[1]))
@@ -101,12 +101,12 @@ class EpochSegmentFiles:
         return writer
 
     def publish(self, segments: Sequence[Segment]) -> None:
-        """Finished segments of chunks are part of the epoch."""
+        """Add finished segments of chunks to the epoch."""
         self._published += segments
         self._finished_bytes += sum(segment.bytes for segment in segments)
 
     def finish_log(self, epoch: int, on_progress: Callable[[CutProgress], None]) -> list[Segment]:
-        """The segments of the log, durable on disk. Blocks for as long as the disk takes."""
+        """Finish the segments of the log, durable on disk, and return them. Blocks for as long as the disk takes."""
         first, last = self._seqs or (0, 0)
         if last - first >= 1 << SEQ_COUNTER_BITS:
             raise DataError(
@@ -122,7 +122,7 @@ class EpochSegmentFiles:
         return log
 
     def snapshot_segments(self, epoch: int) -> Iterator[Segment]:
-        """The published segments, with their rows numbered through."""
+        """Yield the published segments, with consecutive numbers of their rows."""
         rows = 0
         for segment in self._published:
             yield dataclasses.replace(segment, seq_base=seq_base(epoch, log=False, offset=rows))
@@ -136,7 +136,7 @@ class EpochSegmentFiles:
 
 
 def segment_name(prefix: str) -> str:
-    """A name no other reader, incarnation or generation uses."""
+    """Return a name that no other reader, incarnation or generation uses."""
     return f"{prefix}-{uuid.uuid4().hex}.arrow"
 
 
@@ -153,14 +153,16 @@ class EpochOutput:
         on_progress: Callable[[CutProgress], None] = lambda _: None,
         access: SegmentAccess | None = None,
     ) -> None:
-        """`partitioned`: the sink wants each key's changes in order, and nothing of the order between keys. Columns
-        that `masks` names are hidden before their rows are written.
+        """Create the output.
+
+        `partitioned` is True if the sink needs the order of each key's changes, but no order between keys. Columns that
+        `masks` name are masked before their rows are written.
         """
         self._spool = spool
         self._masks = masks or Masks()
         self._stopwatch = stopwatch or Stopwatch()
         self._partitioned = partitioned
-        #: Bytes of log rows in the epoch before, by which tables are cut into partitions.
+        #: Bytes of log rows per table in the previous epoch, which decide how many partitions the table is cut into.
         self._volumes: Counter[TableId] = Counter()
         self._open = EpochSegmentFiles()
         self._on_progress = on_progress
@@ -213,7 +215,7 @@ class EpochOutput:
         writer: OpenSegment | None = None
         for part in rows:
             writer = writer or self._writer(SegmentContents(part.table, fingerprint, split_id, "delta"))
-            # Chunks are masked before these are folded into them, by the key, which is not masked.
+            # The masked rows can be folded into chunks, because these are masked, too, and the key is not masked.
             writer.append(self._masked(part.batch, part.table, ()))
         assert writer is not None, "a delta without rows"
         return (writer.finish(),)
@@ -248,7 +250,7 @@ class EpochOutput:
 
 
 def _delete_there(segments: Sequence[Segment], access: SegmentAccess) -> None:
-    """Segments that a node refuses to delete are swept by its next start."""
+    """Delete segments on other nodes. Those that a node refuses to delete are swept at its next start."""
     for segment in segments:
         with suppress(StateError):
             delete_there(segment, access)

@@ -11,7 +11,7 @@ for the next heartbeat or at the time that the reader set. An error in the reade
 helps the user, and always ends the worker, as an `UnexpectedError` if it is not one of ours. Being fenced ends it
 silently, because its successor is at work.
 
-`TimedThreads` are a reader's `raycdc.source.reader.source_reader_base.FetcherThreads` with their time measured.
+`TimedThreads` creates a reader's `raycdc.source.reader.source_reader_base.FetcherThreads` and measures their time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ OpenedT = TypeVar("OpenedT")
 
 
 class TimedThreads:
-    """See the module's docstring. All that is fetched passes the `gate`, where there is one."""
+    """Creates fetchers' threads with measured times; see the module's docstring.
+
+    If there is a `gate`, all fetches pass it.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class TimedThreads:
         )
 
     def chunks(self, open_chunks: Callable[[], ChunkReader], *, threading: ThreadingModel) -> ChunkSource:
-        files = self._chunk_files  # It measures the time of reading and of writing itself.
+        files = self._chunk_files  # The chunk reader measures its own times of reading and writing.
         fetchers = SplitFetcherManager(
             lambda: ChunkSplitReader(partial(self._opened_chunks, open_chunks), files),
             threading=threading,
@@ -157,7 +160,7 @@ class ReaderSettings:
 class ReaderWorker:
     """The worker of one incarnation; see the module's docstring.
 
-    `run` blocks until the worker is told to leave, fenced, or failed.
+    `run` blocks until the worker is asked to leave, is fenced, or fails.
     """
 
     def __init__(
@@ -212,7 +215,7 @@ class ReaderWorker:
         return f"ReaderWorker({self._identity}, {self._connection!r}, {self._reader!r})"
 
     def run(self) -> None:
-        """The reader's life. Raises what ended it, if that was an error other than being fenced."""
+        """Run the reader until it ends. Raises the error that ended it, except being fenced."""
         self._connection.send(ReaderRegistration(self._spool.node, os.getpid(), self._spool.flight))
         self._connection.open()
         try:
@@ -274,7 +277,9 @@ class ReaderWorker:
             self._connection.flush()
 
     def _report(self, error: RaycdcError) -> None:
-        """Tell the coordinator why, unless trying again may help: then a new incarnation does, after a pause."""
+        """Report the error to the coordinator, unless a retry may help: then a new incarnation retries
+        after a pause.
+        """
         if not error.retryable:
             self._connection.send(ReaderFailed(type(error).__name__, str(error)))
             self._connection.flush()

@@ -308,9 +308,7 @@ class Supervisor:
         self._stopping.set()
 
     def start_over(self, recover: Callable[[], T]) -> T:
-        """End every process of the job, run `recover` while no process reads or seals, and start again from
-        its result.
-        """
+        """End every process of the job, run `recover` while none of them reads or seals, and start again."""
         with self._lock:
             self._end_generation()
             # This fences a coordinator whose end could not be waited for.

@@ -39,7 +39,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class GeneratedChanges:
-    """Rows of a table's log: what each did, to which key, the version it shows, and in which transaction."""
+    """The log of one table as arrays: of each row its kind, its key, its version, and its transaction."""
 
     kinds: npt.NDArray[np.int8]
     keys: Numbers
@@ -156,7 +156,9 @@ class Generator:
         return numbers, keys, deleted
 
     def _hash(self, table: TableId, numbers: Numbers, *, salt: int) -> npt.NDArray[np.uint64]:
-        """SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)."""
+        """Return the SplitMix64 hash (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+        2014).
+        """
         name = int.from_bytes(str(table).encode()[-6:], "little")
         offset = (self._config.seed * 8 + salt + name * 0x1_0001) % (1 << 64)
         with np.errstate(over="ignore"):

@@ -25,7 +25,7 @@ from raycdc.source.protocol.source_event import SourceEvent
 
 @dataclass(frozen=True, slots=True)
 class SchemaChangeRequest(SourceEvent):
-    """Return a request that `SchemasInForce` answers, unless a fitting schema was sent already."""
+    """A request for a schema, which `SchemasInForce` answers, unless a fitting schema was sent already."""
 
     table: TableId
     schema: TableSchema

@@ -126,7 +126,7 @@ class KafkaTrialReader:
         self._reader = KafkaPartitionReader(config)
 
     def read(self, messages_max: Mapping[TrialPartition, int]) -> Iterator[Piece]:
-        """See `TrialReader.read`."""
+        """Yield the pieces of at most so many messages of each partition; see `TrialReader.read`."""
         ends = {
             partition.name: min(partition.first + count, partition.end) for partition, count in messages_max.items()
         }

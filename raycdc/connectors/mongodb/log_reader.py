@@ -63,7 +63,7 @@ from raycdc.state.opaque import LogNotes
 
 
 class ChangeStreamReader:
-    """`raycdc.source.snapshot.reader.reading.BlockingLog` of a stream split; see the module's docstring."""
+    """The log of a change stream, a `raycdc.source.snapshot.reader.reading.BlockingLog`; see the module's docstring."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class MongoDbStartupOptions(StartupOptions):
 
 
 class SchemaOptions(Options):
-    """How documents become rows. A collection keeps the options with which it was first read."""
+    """The options for turning documents into rows. A collection keeps the options with which it was first read."""
 
     mode: SchemaMode = option(
         SchemaMode.INFERRED,
@@ -349,7 +349,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         return self.schema_.mode is SchemaMode.INFERRED and str(table) not in self.columns
 
     def declared_types(self, table: TableId) -> dict[str, LogicalType] | None:
-        """The declared columns of a collection, if it has any."""
+        """Return the declared columns of a collection, if it has any."""
         listed = self.columns.get(str(table))
         return None if listed is None else {name: parse_type(text) for name, text in listed.items()}
 

@@ -55,14 +55,14 @@ from raycdc.source.snapshot.enumerator.snapshot_plan import (
 from raycdc.source.snapshot.key_intervals import key_names
 from raycdc.state.opaque import NO_NOTES, LogNotes, PlannerState, Position
 
-#: How often the start point is searched while tables keep changing their schema.
+#: The number of searches for the start point while tables keep changing their schema.
 _START_TRIES = 10
-#: Holds a planner's state where bounds of the table are sealed.
+#: The field with a planner's state if bounds of the table are sealed.
 _SEALED = "sealed"
 
 
 class MySqlEnumeratorDialect:
-    """`raycdc.source.snapshot.enumerator.snapshot_plan.EnumeratorDialect`, and `FailoverDialect`."""
+    """The enumerator's dialect for MySQL (`EnumeratorDialect` and `FailoverDialect`)."""
 
     def __init__(self, config: MySqlSourceConfig, connections: Connections, context: SourceContext) -> None:
         self._config = config
@@ -80,9 +80,10 @@ class MySqlEnumeratorDialect:
         return self
 
     def start_point(self) -> StartPoint:
-        """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position.
+        """Return a position of the log, and the tables at this position.
 
-        The driver's preflight has asked whether the account may read log and tables, which is not asked again.
+        Schemas and names are read before and after the position: equal ones prove that they hold there. The driver's
+        preflight has checked the privileges on log and tables, so they are not checked again.
         """
         with closing(self._connections.connect()) as connection:
             info = probe(connection)
@@ -120,7 +121,7 @@ class MySqlEnumeratorDialect:
             return LoggedThread(info.server_id, int(connection.thread_id()))
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
-        """The next chunks of a table; `planner` holds only the key at first."""
+        """Return the next chunks of a table. At first, `planner` has only the key."""
         with self.planning() as plan:
             return plan(document, table, planner, first_index)
 
@@ -170,13 +171,14 @@ class MySqlEnumeratorDialect:
         except SourceError as cause:
             if not is_of_changed_table(cause.__cause__):
                 raise
-            # The table or its key is gone. The log has the reason when the rest, one chunk, waits for it.
+            # The table or its key was dropped. The log has the reason when the last chunk, with all remaining rows,
+            # waits for it.
             chunks.leave_whole()
             ranges = chunks.next_chunks(PLANNED_AHEAD)
         except NoIndexError:
             if settings.key is not None:
                 raise
-            # The index is gone, or the state's key has only a prefix of the column: one chunk.
+            # The index was dropped, or the state's key has only a prefix of the column, so the rest becomes one chunk.
             chunks.leave_whole()
             ranges = chunks.next_chunks(PLANNED_AHEAD)
         splits = tuple(split_of(chunk, table, first_index + n, self._context.masking) for n, chunk in enumerate(ranges))
@@ -186,7 +188,7 @@ class MySqlEnumeratorDialect:
         return PlannedChunks(splits, rest, plan.estimated_total, chunks.rows, order)
 
     def _planner(self, table: TableId, plan: ChunkPlan) -> PlannerState:
-        """The plan as manifests have it."""
+        """Return the state of a plan for manifests."""
         state = plan.to_json()
         sealed = self._context.masking.seal_json(table, key_names(None if plan.key is None else plan.key.name), state)
         return PlannerState.from_json(state if sealed is state else {_SEALED: sealed})
@@ -199,12 +201,14 @@ class MySqlEnumeratorDialect:
             return ordinal_of(current_end(connection, probe(connection)))
 
     def resume_point(self, position: Position) -> ResumePoint | None:
-        """Return where the log goes on at the present server; None: it is the server of `position`, or has its log."""
+        """Return where the log continues at the present server; None if it is the server of `position`, or has its
+        log.
+        """
         before = BinlogOffset.of(position)
         with closing(self._connections.connect()) as connection:
             info = probe(connection)
             if not is_elsewhere(info, before):
-                return None  # Opening the log checks if it still has the position.
+                return None  # Opening the log will check if the server still has the position.
             tables = self._discover(connection)
             require_source(connection, info, tables, load_tables(connection, tables))
             resumed_at = resume_position(connection, info, before)

@@ -1,4 +1,4 @@
-"""The questions of ``raycdc init`` to people and to a MySQL or MariaDB server."""
+"""The questions of ``raycdc init`` for a MySQL or MariaDB server: which tables to capture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raycdc.model.rules.selector import TableSelector, plain_name
 
 
 class MySqlInitQuestions(InitQuestions):
-    """Lists the tables that the account sees."""
+    """The questions about MySQL and MariaDB, with a list of the account's tables."""
 
     trial = "mariadb"
     verified = True

@@ -1,4 +1,4 @@
-"""The MySQL and MariaDB source as a plug-in: its section of the configuration, and what makes the source from it."""
+"""The MySQL and MariaDB source as a plug-in: its section of the configuration, and the factory of the source."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from raycdc.model.rules.selector import TableSelector
 from raycdc.plugins import Plugin
 from raycdc.source.startup import SelectedTablesConfig, StartupMode, StartupOptions, require_selected
 
-#: Server ids are 32-bit and 0 means "no replica" (MySQL manual, "Replication and Binary Logging Options").
+#: Server ids are 32-bit numbers, and 0 means "no replica" (MySQL manual, "Replication and Binary Logging Options").
 _SERVER_ID_MAX = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ServerIdRange:
-    """Replica ids we may use, both ends included; one is leased per job."""
+    """The replica ids that a pipeline may use, both ends included. Each job leases one of them."""
 
     first: int
     last: int
@@ -33,7 +33,7 @@ class ServerIdRange:
 
 
 def parse_server_id(value: ServerIdRange | int | str) -> ServerIdRange:
-    """``5400`` or ``"5400-5499"``. Raises ValueError with the accepted forms for any other value."""
+    """Parse ``5400`` or ``"5400-5499"``. Raises ValueError with the accepted forms for any other value."""
     if isinstance(value, ServerIdRange):
         return value
     first, dash, last = str(value).partition("-")
@@ -53,7 +53,7 @@ ServerIds = Annotated[
 
 
 class MySqlStartupOptions(StartupOptions):
-    """The start position; used only while the pipeline has no state."""
+    """The start position. It is used only while the pipeline has no state."""
 
     mode: StartupMode = option(
         StartupMode.INITIAL,
@@ -75,7 +75,7 @@ class MySqlStartupOptions(StartupOptions):
 
 
 class MySqlSnapshotOptions(Options):
-    """The cut of the initial snapshot into chunks."""
+    """The options to cut the initial snapshot into chunks."""
 
     strategy: Literal["auto", "even", "uneven", "sampled"] = option(
         "auto",
@@ -121,12 +121,12 @@ class MySqlSnapshotOptions(Options):
 
     @property
     def chunk_readers_max(self) -> int:
-        """Return how many readers may have a connection for chunks; 0: all."""
+        """Return the number of readers that may have a connection for chunks; 0: no limit."""
         return self.connections or (1 if self.rows_per_second else 0)
 
     @property
     def rows_per_second_each(self) -> float:
-        """The pace of one connection; 0: none."""
+        """Return the rate limit of one connection in rows per second; 0: none."""
         return self.rows_per_second / max(1, self.chunk_readers_max)
 
     @property
@@ -135,7 +135,7 @@ class MySqlSnapshotOptions(Options):
 
 
 class TypesOptions(Options):
-    """Options of reading values; a table keeps the options with which it was first read."""
+    """The options to read values of certain types. A table keeps the options with which it was first read."""
 
     invalid_dates: Literal["null", "park", "text"] = option(
         "null",
@@ -212,7 +212,7 @@ class MySqlSourceConfig(SelectedTablesConfig):
         return self.startup.bounded
 
     def selector(self) -> TableSelector:
-        """The tables to capture."""
+        """Return the selector of the captured tables."""
         return TableSelector(self.tables, self.exclude)
 
     @property
@@ -221,15 +221,15 @@ class MySqlSourceConfig(SelectedTablesConfig):
 
     @property
     def readers_max(self) -> int:
-        """The limit on readers: a reader without a connection for chunks would read none.
+        """Return the limit of readers, because a reader without a connection for chunks would have no work.
 
-        The log's reader can have one, too.
+        The log's reader can have such a connection, too.
         """
         return self.snapshot.chunk_readers_max
 
     @property
     def why_read_once(self) -> str:
-        ids = parse_server_id(self.server_id)  # Also of a section that was not validated.
+        ids = parse_server_id(self.server_id)  # Parsed again, because the section may not be validated yet.
         if ids.first != ids.last:
             return ""
         return (

@@ -1,4 +1,4 @@
-"""A position of a binlog for people, as ``raycdc inspect`` and ``raycdc tables`` print it."""
+"""A position of a binlog as text, as ``raycdc inspect`` and ``raycdc tables`` print it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from raycdc.state.opaque import Position
 
 
 def position_text(position: Position) -> str:
-    """Return file and byte, followed by the GTIDs up to there."""
+    """Return the file and the byte, followed by the GTIDs up to there."""
     offset = BinlogOffset.of(position)
     return f"{offset}   gtid {offset.gtid_set}" if offset.gtid_set else str(offset)

@@ -88,8 +88,8 @@ def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFinding
             ),
             *rows_in_the_open(config.settings()),
             *pattern_results("source.tables", selector.patterns, tables, noun="table", fix=_LATER),
-            # Plain names are checked even if they were not found, so that a missing one is an error now. A missing one
-            # that was followed was dropped, which the log reports.
+            # Plain names are checked even if they were not found, so that a missing table is an error now. A missing
+            # table that was followed was dropped, which the log reports.
             *check_source(
                 connection,
                 info,
@@ -102,7 +102,7 @@ def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFinding
 
 
 def captured_tables(config: MySqlSourceConfig) -> dict[TableId, SourceTable]:
-    """The tables that are captured, as they are now. Raises `SourceError`."""
+    """Return the captured tables in their present form. Raises `SourceError`."""
     selector, options = config.selector(), TableOptions(config)
     with closing(connect(config.settings())) as connection:
         names = discover_tables(connection, selector, named=selector.plain_names)
@@ -119,7 +119,7 @@ def captured_tables(config: MySqlSourceConfig) -> dict[TableId, SourceTable]:
     return tables
 
 
-#: The session counters of row reads, by an index or by a scan.
+#: The session counters of rows read by an index or by a scan.
 _ROW_READS = (
     "Handler_read_first",
     "Handler_read_key",
@@ -135,9 +135,9 @@ _COUNTERS = "SHOW SESSION STATUS WHERE Variable_name IN ({})".format(
 
 
 class MeteredConnections(Connections):
-    """Connections whose statement costs are read before they close. For one thread.
+    """Connections whose costs on the server are read before they close. For one thread.
 
-    Other sessions' work does not count, except for the CPU time.
+    The work of other sessions does not count, except for the CPU time.
     """
 
     def __init__(self, config: MySqlSourceConfig) -> None:
@@ -158,22 +158,22 @@ class MeteredConnections(Connections):
         return connection
 
     def costs(self) -> ServerCosts:
-        """Return the costs of all closed connections. Uses another connection, which does not count."""
+        """Return the costs of all closed connections. The connection for this query does not count."""
         with closing(super().connect()) as connection:
             pid = _local_pid(connection, self._config.host)
         return ServerCosts(self._queries, self._rows_read, None if pid is None else _cpu_s(pid))
 
     def _add(self, connection: Connection[Any]) -> None:
-        # The costs of a broken connection are unknown; its user reports the error.
+        # The costs of a broken connection are unknown. Its user reports the error.
         with suppress(SourceError, pymysql.Error, OSError, LookupError, ValueError):
             found = {str(name): int(value) for name, value in query(connection, _COUNTERS)}
-            # But for this question.
+            # This query itself does not count.
             self._queries += found["Questions"] - 1
             self._rows_read += sum(found[name] for name in _ROW_READS)
 
 
 def _cpu_s(pid: int) -> float | None:
-    """Return the CPU seconds of a process of this machine, all its threads (proc(5)); None if it is gone."""
+    """Return the CPU seconds of a process of this machine with all its threads (proc(5)); None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -182,7 +182,7 @@ def _cpu_s(pid: int) -> float | None:
 
 
 def _local_pid(connection: Connection[Any], host: str) -> int | None:
-    """Return the server's process id if it runs on this machine and is visible; else None."""
+    """Return the server's process id if it runs on this machine and is visible; otherwise None."""
     if not is_loopback(host):
         return None
     ((name, folder),) = query(connection, "SELECT @@pid_file, @@datadir")
@@ -217,7 +217,10 @@ def log_retention(
 
 
 class MySqlSource(IncrementalSource[MySqlSourceConfig]):
-    """See the module's docstring. Picklable: it holds the configuration, never a connection."""
+    """The MySQL and MariaDB source; see the module's docstring.
+
+    Picklable: it holds the configuration, never a connection.
+    """
 
     def __init__(
         self,
@@ -229,7 +232,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         super().__init__(config, context)
         self._connections = connections or Connections(config)
         self._options = TableOptions(config)
-        #: True once `check` has found nothing that keeps a run from beginning, so that `preflight` need not ask again.
+        #: True if `check` has found nothing that prevents a run, so that `preflight` need not check again.
         self._checked = False
         #: The number of finished snapshots of each table, as counted by the key order of the log's reader.
         self._snapshots_over: Mapping[TableId, int] = {}

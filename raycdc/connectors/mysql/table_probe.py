@@ -1,9 +1,9 @@
-"""How a table looks now, proven to hold at a position of the log, and how its snapshot begins.
+"""Probes a table: its present schema, a position of the log at which it holds, and the start of its snapshot.
 
-For the tables that begin again while others stream (`raycdc.source.tables.resnapshots`); runs in the log's fetcher
+For tables that are resnapshotted while others stream (`raycdc.source.tables.resnapshots`); runs in the log's fetcher
 thread.
 
-The configuration as it concerns single tables: how one is cut into chunks, and the part of it that is captured.
+`TableOptions` is the configuration of single tables: how one is cut into chunks, and its captured part.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TableOptions:
         return self.config.on_cascade == "accept"
 
     def named_key(self, table: TableId) -> str | None:
-        """The chunk key that the configuration names."""
+        """Return the configured chunk key."""
         return self.config.snapshot.key.get(str(table))
 
     def chunks(self, table: TableId) -> ChunkSettings:
@@ -66,12 +66,12 @@ class TableOptions:
         return Capture(self.config.snapshot.filter.get(str(table)), None if listed is None else tuple(listed))
 
     def captures(self) -> dict[TableId, Capture]:
-        """The tables that are captured in part."""
+        """Return the captured parts of tables that are not captured completely."""
         named = {**self.config.snapshot.filter, **self.config.columns}
         return {table: self.capture(table) for table in map(TableId.parse, named)}
 
     def require_fitting(self, tables: Mapping[TableId, MySqlTable]) -> None:
-        """Raises `ConfigError` for an option of a table that is none of `tables`, and for one its columns forbid."""
+        """Raise `ConfigError` for an option of a table that is not in `tables`, or that its columns forbid."""
         snapshot = self.config.snapshot
         for name, key in snapshot.key.items():
             chunk_key(_captured(tables, "snapshot.key", name), key)
@@ -97,17 +97,17 @@ def _captured(tables: Mapping[TableId, MySqlTable], option: str, name: str) -> M
     return described
 
 
-#: How often a table is probed while it keeps changing its schema.
+#: The number of probes of a table while it keeps changing its schema.
 _TRIES = 10
 
 
 def probe_table(
     connect: Callable[[], Connection[Any]], table: TableId, options: TableOptions, rules: TargetRules
 ) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
-    """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table.
+    """Return the table's schema and a position at which it holds; None if the table does not exist.
 
-    `rules` say what targets can hold. Raises `TableLockedError` if not even its columns can be asked for, or change all
-    the time.
+    The schema is read before and after the position, and must be the same. `rules` has what targets can hold. Raises
+    `TableLockedError` if even its columns cannot be queried, or change all the time.
     """
     with closing(connect_briefly(connect, seconds=PLANNING_WAIT_S)) as connection:
         try:
@@ -144,14 +144,14 @@ def _probed(
         if why:
             return UnfollowableTable(why, ordinal_of(position))
         return FollowableTable(treated, ordinal_of(position), unread(connection, treated, options.chunks(table)))
-    # The source asks for this table again later, as for a locked one, and reads the others meanwhile.
+    # The source probes this table again later, like a locked one, and reads the others meanwhile.
     raise TableLockedError(
         f"{table} on {info.address} changed its shape each time it was looked at. It is read as soon as it does not."
     )
 
 
 def unread(connection: Connection[Any], table: MySqlTable, chosen: ChunkSettings) -> SnapshotState:
-    """The table's snapshot state before its first chunk."""
+    """Return the state of the table's snapshot before its first chunk."""
     several = chosen.strategy is not MySqlChunkStrategy.EVEN
     key = best_key(connection, table, chosen.key, chunk_rows=chosen.chunk_rows, several=several)
     needs_null = key is None or KeyColumns.named(table, key).has_null_chunk

@@ -1,4 +1,4 @@
-"""Compiles everything the connector runs, so that no command or reader compiles at its first row.
+"""Compiles all loops of the connector, so that no command or reader compiles at its first row.
 
 `make setup` calls it once per machine. It decodes a generated log of one transaction.
 """
@@ -27,7 +27,7 @@ _TABLE = MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int"),), ("id",))
 
 
 def compile_all() -> None:
-    """Compile (or find compiled) every loop of the connector. Takes about a minute the first time."""
+    """Compile every loop of the connector, or load it from the cache. Takes about a minute the first time."""
     events = _event(19, struct.pack("<IHH", 1, 0, 0) + b"\x01d\x00\x01t\x00\x01\x03\x00\x01")
     events += _event(30, struct.pack("<IHHH", 1, 0, 0, 2) + b"\x01\x01\x00\x07\x00\x00\x00") + _event(16, b"\0" * 8)
     data = np.frombuffer(events, np.uint8)

@@ -110,7 +110,7 @@ def is_unreachable(error: KafkaError) -> bool:
 
 
 def source_error(error: KafkaError, where: str) -> SourceError:
-    """The error to raise for librdkafka's `error`."""
+    """Return the error to raise for librdkafka's `error`."""
     kind = SourceUnavailableError if is_unreachable(error) else SourceError
     fix = "Is the broker running and reachable?" if is_unreachable(error) else "See the broker's log and ACLs."
     if error.code() == KafkaError._SSL or error.code() in REFUSED_ACCOUNT:

@@ -72,7 +72,7 @@ class SealedTablePartitions:
 
 
 class TablePartitions:
-    """Tracks each table's partitions; see the module's docstring. It continues from the `sealed` state."""
+    """The partitions of each table; see the module's docstring. They continue from the `sealed` state."""
 
     def __init__(self, sealed: SealedTablePartitions | None = None) -> None:
         before = sealed or SealedTablePartitions()

@@ -145,7 +145,7 @@ class BufferedBatch:
         return [item for item in items if isinstance(item, RowsItem)]
 
     def latest_event_ms(self) -> int | None:
-        """The latest event time of the batch."""
+        """Return the latest event time of the batch."""
         event_ms = self.fetched.event_ms
         for item in self.rows():
             event_ms = latest_event(item.batch, event_ms)

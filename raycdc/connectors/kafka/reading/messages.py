@@ -28,7 +28,7 @@ RUNS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Messages of one partition in order, or none where only the position moved (to `next_offset`, past markers).
+    """Messages of one partition in order. There are none if only the position moved (to `next_offset`, past markers).
 
     `reset`: the position was not in the topic, and by policy is `next_offset` now, which may be before it. `event_ms`
     is the latest of the broker's timestamps, `leader_epoch` the last message's.
@@ -56,7 +56,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where a partition's log ends, as far as is known: the offset of its next message."""
+    """The end of a partition's log: the offset of its next message."""
 
     offset: int
 

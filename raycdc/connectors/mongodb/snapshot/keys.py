@@ -179,7 +179,10 @@ class StreamKeyOrder:
         return sort_key(bound_from_json(raw))
 
     def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
-        """See `KeyOrder.classify`. Each distinct key is classified once; no key of a document is NULL."""
+        """Return the chunk of each key; see `KeyOrder.classify`.
+
+        Each distinct key is classified once; no key is NULL.
+        """
         if not bounds:
             return np.zeros(len(keys), np.int64)
         logical = self._types[table]

@@ -66,7 +66,7 @@ class Wider:
 
 
 def kinds_of(elements: Iterable[bytes]) -> dict[str, set[str]]:
-    """The types of the values in `elements` of BSON by their fields, as `catalog.kind_of` names them."""
+    """Return the types of the values in `elements` of BSON by their fields, as `catalog.kind_of` names them."""
     kinds: dict[str, set[str]] = {}
     for element in elements:
         size = (len(element) + 5).to_bytes(4, "little")

@@ -354,7 +354,8 @@ LIMITED_EVENTS_MAX = 50_000
 
 
 class StreamOpener:
-    """Opens change streams; see the module's docstring. It uses the caller's client, blocks, and keeps no stream.
+    """The opener of change streams; see the module's docstring. It uses the caller's client, blocks, and keeps no
+    stream.
 
     With `needs_before_images`, changes come with the documents before and after them from collections that keep these,
     even if another collection stopped keeping them. An answer has at most as much as the rate limit `rate_limit` allows

@@ -165,7 +165,9 @@ class BinlogDecoder:
         self._shows_all = int(log.whole_file)
 
     def statistics(self) -> dict[str, int]:
-        """Counts since construction: rows, zero dates that became null, values with replaced characters, maps."""
+        """Return counts since construction: rows, zero dates that became null, values with replaced characters,
+        maps.
+        """
         return {
             "rows": self.cursor.next_seq,
             **self._decodings.losses(),

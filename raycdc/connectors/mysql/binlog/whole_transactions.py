@@ -156,7 +156,7 @@ class OpenTransaction:
 
 
 class BinlogTransactionAssembler:
-    """Assembles the transactions of one log; see the module's docstring. It begins between transactions."""
+    """The assembler of one log's transactions; see the module's docstring. It begins between transactions."""
 
     def __init__(self, *, held_bytes_max: int = HELD_BYTES_MAX, piece_bytes: int = PIECE_BYTES) -> None:
         """Begin between transactions.

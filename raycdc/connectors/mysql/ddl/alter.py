@@ -1,9 +1,9 @@
-"""ALTER TABLE on a `MySqlTable`: the table afterwards, and the elementary events that lead there.
+"""Applies ALTER TABLE to a `MySqlTable`: returns the table afterwards, and the elementary events that lead there.
 
-Columns are put in order exactly as the server does it (``mysql_prepare_alter_table``): first the existing columns in
-their order, without the dropped ones and with changed ones in place; then, in the order written, added columns are put
-in and changed ones that have a position are taken out and put back there. Therefore all actions of a statement refer to
-the columns as they were before it, and positions refer to the new names.
+Columns are put in order exactly as the server does it (``mysql_prepare_alter_table``). First come the existing columns
+in their order, without the dropped ones, and with changed ones in place. Then, in the order of the statement, added
+columns are inserted, and changed columns with a position are taken out and inserted there. Therefore all actions of a
+statement refer to the columns as they were before it, and positions refer to the new names.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from raycdc.model.evolution import (
 )
 
 _LARGER_TEXT = {"tinytext": "text", "text": "mediumtext", "mediumtext": "longtext"}
-#: Sets in which letters of ASCII are other bytes.
+#: Character sets in which ASCII letters have other bytes.
 _WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 _TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext"})
 
 
 class UnknownShapeError(SchemaError):
-    """The statement is understood, and still does not say how the table looks afterwards."""
+    """The statement is understood, but does not determine the table's columns."""
 
     cure = "Take a new snapshot of the table: `raycdc tables resnapshot`."
 
@@ -70,7 +70,9 @@ class UnknownShapeError(SchemaError):
 def alter_table(
     table: MySqlTable, ddl: AlterTable, dialect: DdlDialect
 ) -> tuple[MySqlTable, tuple[SchemaChangeEvent, ...], str | None]:
-    """`table` after `ddl` (under its old name), the events, and why existing rows were rewritten, if they were."""
+    """Return the table after `ddl` (under its old name), the events, and why existing rows were rewritten, if they
+    were.
+    """
     table, conversion = _converted(table, ddl)
     period = {n.casefold() for action in ddl.actions if isinstance(action, NotNull) for n in action.columns}
     slots = _kept(table, ddl, dialect)
@@ -94,9 +96,9 @@ def alter_table(
 
 
 def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChangeEvent, ...]:
-    """The events of `ddl` as far as it says them itself, for a table nothing is known of; for looking, not for state.
+    """Return the events that `ddl` implies by itself, for a table without a known schema. Only for display.
 
-    A changed column is reported as altered whether or not its type was the same before.
+    A changed column is reported as altered even if its type was the same before.
     """
     nothing = MySqlTable(ddl.table, ())
     events: list[SchemaChangeEvent] = []
@@ -133,7 +135,7 @@ def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChang
 
 
 def inherit(definition: ColumnDefinition, table: MySqlTable) -> ColumnDefinition:
-    """`definition` with the table's character set and collation where it names none and its type has one."""
+    """Return `definition` with the table's character set and collation, if its type has one and it names none."""
     base = definition.type.base
     if base not in CHARACTER_BASES:
         return replace(definition, charset="", collation="")
@@ -141,7 +143,7 @@ def inherit(definition: ColumnDefinition, table: MySqlTable) -> ColumnDefinition
         return definition
     charset, collation = table.charset, table.collation
     if not charset:
-        # Of a table whose default is not known, most of its columns are the best witness.
+        # If the table's default is unknown, the most frequent set of its columns is the best guess.
         seen = [(c.charset, c.collation) for c in table.columns if c.charset]
         charset, collation = max(seen, key=seen.count) if seen else ("utf8mb4", "")
     if definition.binary_collation and not definition.collation:
@@ -150,7 +152,10 @@ def inherit(definition: ColumnDefinition, table: MySqlTable) -> ColumnDefinition
 
 
 def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlColumn:
-    """The column as the server's catalogue will describe it; character set and collation must be inherited already."""
+    """Return the column as the server's catalogue will describe it.
+
+    Character set and collation must be inherited already.
+    """
     if definition.charset == "binary" and definition.type.labels and dialect.connection in _WIDE:
         raise UnknownShapeError(f"the labels of {definition.name!r} are bytes of the session's {dialect.connection}")
     column_type = spell(
@@ -166,7 +171,7 @@ def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlCol
     )
     collation = definition.collation
     if collation.startswith("uca"):
-        # MariaDB's collations that fit several sets are printed with the set in front.
+        # MariaDB's collations that fit several sets are printed with the set as a prefix.
         collation = f"{definition.charset}_{collation}"
     column = MySqlColumn(
         name=definition.name,
@@ -216,7 +221,7 @@ def _ordered(
     """Return all columns in their new order, and those with an explicit position in the order of their placement."""
     ordered = list(slots)
     moved: list[Slot] = []
-    # `IF [NOT] EXISTS` asks whether the table has the column before the statement, whatever becomes of it in it.
+    # `IF [NOT] EXISTS` refers to the columns before the statement, whatever other actions do to them.
     there = {column.name.casefold() for column in table.columns}
     defaults = {a.name.casefold(): a for a in ddl.actions if isinstance(a, SetDefault) and not a.if_exists}
     for action in ddl.actions:
@@ -246,7 +251,7 @@ def _ordered(
 
 
 def _new_names(ddl: AlterTable) -> list[str]:
-    """The names that the statement gives to columns."""
+    """Return the names that the statement gives to columns."""
     names = []
     for action in ddl.actions:
         match action:
@@ -281,7 +286,7 @@ def _insert(table: MySqlTable, ordered: list[Slot], slot: Slot) -> None:
 
 
 def _converted(table: MySqlTable, ddl: AlterTable) -> tuple[MySqlTable, SetCharset | None]:
-    """The table with its new default character set; with CONVERT TO also the action, for its columns."""
+    """Return the table with its new default character set, and the action CONVERT TO, if there is one."""
     conversion: SetCharset | None = None
     for action in ddl.actions:
         if isinstance(action, SetCharset):
@@ -292,9 +297,9 @@ def _converted(table: MySqlTable, ddl: AlterTable) -> tuple[MySqlTable, SetChars
 
 
 def _convert_defined(slot: Slot, conversion: SetCharset | None, dialect: DdlDialect) -> MySqlColumn:
-    """Do `_convert` for a column that the same statement may also redefine: TEXT(n) then fits n of the new characters.
+    """Convert the character set of a column that the same statement may also redefine, like `_convert`.
 
-    A TEXT without a length grows on some servers and stays on others.
+    A TEXT(n) then has room for n of the new characters. A TEXT without a length becomes larger on some servers only.
     """
     definition = slot.definition
     if conversion is None or definition is None or slot.column.shape.base not in _TEXTS:
@@ -319,8 +324,8 @@ def _convert(column: MySqlColumn, conversion: SetCharset | None) -> MySqlColumn:
     if charset == "binary":
         raise SchemaError(f"column {column.name!r} became binary by CONVERT TO CHARACTER SET, which cannot be followed")
     column_type = column.column_type
-    # A text column that may need more bytes takes the next larger type (manual, "ALTER TABLE", Changing the Character
-    # Set), so that it can hold as many characters as before.
+    # A text column that may need more bytes becomes the next larger type, so that it can hold as many characters as
+    # before (manual, "ALTER TABLE", Changing the Character Set).
     if column_type in _LARGER_TEXT and bytes_per_character(charset) > bytes_per_character(column.charset):
         column_type = _LARGER_TEXT[column_type]
     shape = column.shape
@@ -351,7 +356,7 @@ def _primary_key(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable) ->
 
 
 def _row_end(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable) -> str:
-    """Return `MySqlTable.row_end` afterwards. Existing rows become current ones, or only current rows remain."""
+    """Return `MySqlTable.row_end` after the statement: existing rows become current, or only current rows remain."""
     named = next((s.column.name for s in ordered if s.definition is not None and s.definition.period == "END"), "")
     renamed = {s.before.name: s.column.name for s in ordered if s.before is not None}
     row_end = renamed.get(table.row_end, table.row_end)
@@ -372,7 +377,7 @@ def _events(
     ddl: AlterTable,
     dialect: DdlDialect,
 ) -> tuple[SchemaChangeEvent, ...]:
-    """Elementary events in an order in which each can be applied after the one before."""
+    """Return elementary events in an order in which each can be applied after the previous one."""
     stays = {slot.before.name for slot in ordered if slot.before is not None}
     events: list[SchemaChangeEvent] = [
         DropColumnEvent(before.id, c.name) for c in before.columns if c.name not in stays
@@ -386,7 +391,7 @@ def _events(
     for slot in moved:
         column, position = final[slot.column.name], slot.position
         if isinstance(position, After):
-            # The column's own spelling; a statement may use another case.
+            # This is the column's own spelling; a statement may use another case.
             position = After(spelled[position.column.casefold()])
         if slot.before is None:
             value = None if slot.definition is None else fill_of(column, slot.definition, dialect).value
@@ -402,7 +407,7 @@ def _events(
 
 
 def _rewrites(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable, dialect: DdlDialect) -> str | None:
-    # Without IGNORE and in strict mode the statement fails where it would have to cut a value or leave out a row.
+    # Without IGNORE and in strict mode, the statement fails if it would have to cut a value or leave out a row.
     forgiving = ddl.ignore or not dialect.strict
     if ddl.ignore and any(
         isinstance(a, UniqueKey) or (isinstance(a, SetPrimaryKey) and a.columns) for a in ddl.actions
@@ -432,7 +437,7 @@ def _rewrites(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable, diale
 
 
 def _converted_otherwise(before: MySqlColumn, after: MySqlColumn, dialect: DdlDialect) -> str:
-    """Return why values of `before` differ in `after` though they were not cut; empty if they are the same."""
+    """Return why values of `before` differ in `after` although they were not cut; empty if they are equal."""
     if not keeps_values(before, after):
         return f"the column {after.name!r} was converted from {before.column_type} to {after.column_type}"
     if after.is_counter and not before.is_counter and (before.nullable or not dialect.zero_is_value):

@@ -1,9 +1,9 @@
-"""DDL of the log: the tables that a statement affects, its meaning, and its effect on a table.
+"""Interprets DDL of the log: which tables a statement affects, what it means, and its effect on a table.
 
 The log reader calls `affected_tables` for every statement (cheap), parses only those that affect a captured table
 (`parse_ddl`), and applies each result in order to its table (`apply_ddl`): the new `MySqlTable` decodes the rows that
-follow, and the events inform the sink. A statement that cannot be followed exactly is a `RefusedStatement` (when
-parsing) or a `SchemaError` (when applying: the statement and our model of the table contradict), never a guess.
+follow, and the events inform the sink. A statement that cannot be followed exactly is never guessed at: parsing returns
+a `RefusedStatement`, and applying raises a `SchemaError` if the statement contradicts our model of the table.
 """
 
 from __future__ import annotations
@@ -58,28 +58,29 @@ __all__ = [
 
 _DEFAULT_DIALECT = DdlDialect()
 
-#: The first word decides for nearly every statement of a log; leading comments are rare.
+#: The first word is enough for nearly every statement of a log, because leading comments are rare.
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|\#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?!\d*)*([A-Za-z]+)", re.DOTALL)
 _DDL_WORDS = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "REPAIR", "SET"})
 
 
 @dataclass(frozen=True, slots=True)
 class AffectedTables:
-    """Tables a statement names as changed, and databases it drops with all their tables."""
+    """The tables that a statement changes, by name, and the databases that it drops with all their tables."""
 
     tables: tuple[TableId, ...] = ()
     databases: tuple[str, ...] = ()
-    #: A database's defaults are set: no table is concerned, but those created later may be.
+    #: True if the statement sets a database's defaults, which concern only tables that are created later.
     defaults: bool = False
-    #: Temporary tables that it creates, and that it drops.
+    #: The temporary tables that the statement creates, and those that it drops.
     made_temporary: tuple[TableId, ...] = ()
     dropped_temporary: tuple[TableId, ...] = ()
-    #: Sequences of MariaDB that it creates, and that it drops.
+    #: The sequences of MariaDB that the statement creates, and those that it drops.
     made_sequences: tuple[TableId, ...] = ()
     dropped_sequences: tuple[TableId, ...] = ()
-    #: The statement's first word; ALTER for DROP INDEX, which is one.
+    #: The statement's first word. It is ALTER for DROP INDEX, which has the same effect.
     verb: str = field(default="", compare=False)
-    #: Why its names cannot be read, so that it may be about any table that its text mentions; empty if they can.
+    #: The reason why the statement's names cannot be read, so that it may concern any table in its text; empty if they
+    #: can.
     unread: str = ""
 
     def __bool__(self) -> bool:
@@ -90,7 +91,7 @@ class AffectedTables:
 class AppliedDdl:
     """The effect of a statement on one table.
 
-    `table` is the table afterwards (None: it is gone), `events` lead from the old schema to the new one, in order.
+    `table` is the table afterwards (None: it is dropped), `events` lead from the old schema to the new one, in order.
     `rewrites` says why existing rows changed in a way that the log does not show (a converted column, a computed
     default), so that only a new snapshot gives their values; None if they did not.
     """
@@ -101,14 +102,14 @@ class AppliedDdl:
 
     @property
     def not_followed(self) -> str | None:
-        """The first event that a sink cannot be given: a new primary key, a new name of the table."""
+        """Return the type of the first event that sinks cannot apply: a new primary key, or a new name of the table."""
         return next((e.type for e in self.events if isinstance(e, AlterPrimaryKeyEvent | RenameTableEvent)), None)
 
 
 def affected_tables(statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT) -> AffectedTables:
-    """The tables `statement` creates, changes, renames (both names), empties or drops.
+    """Return the tables that `statement` creates, changes, renames (both names), empties or drops.
 
-    Reads names only, so that a statement about other tables is never parsed further, whatever it says.
+    It reads only names, so that a statement about other tables is never parsed further, whatever its content.
     """
     first = _FIRST_WORD.match(statement)
     if first is None or first[1].upper() not in _DDL_WORDS:
@@ -122,7 +123,8 @@ def affected_tables(statement: str, default_db: str, *, dialect: DdlDialect = _D
 def parse_ddl(
     statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT
 ) -> tuple[TableDdl, ...] | RefusedStatement:
-    """The effects of `statement` on tables, in order; empty for statements without any (views, users, indexes).
+    """Return the effects of `statement` on tables, in order; empty for statements without effect (views, users,
+    indexes).
 
     `default_db` is the session's database. Never raises: a statement that is not understood is a `RefusedStatement`,
     with the reason.
@@ -145,11 +147,11 @@ def apply_ddl(
     dialect: DdlDialect = _DEFAULT_DIALECT,
     default_charset: tuple[str, str] = ("utf8mb4", ""),
 ) -> AppliedDdl:
-    """`table` (None: it does not exist) after `ddl`, which must be about it.
+    """Return the result of `ddl` for its table; None: the table does not exist before.
 
-    `find_table` finds the other table of CREATE TABLE … LIKE; `default_charset` is the database's character set and
-    collation, for a CREATE TABLE that names none. Raises `SchemaError` when the statement cannot have succeeded on
-    this table.
+    `find_table` finds the other table of CREATE TABLE … LIKE. `default_charset` is the database's character set and
+    collation, for a CREATE TABLE that names none. Raises `SchemaError` if the statement cannot have succeeded on this
+    table.
     """
     match ddl:
         case CreateTable():
@@ -247,7 +249,7 @@ def _existing(table: MySqlTable | None, name: TableId, what: str) -> MySqlTable:
 
 def _affected(cursor: DdlCursor) -> AffectedTables:
     if cursor.accept("SET"):
-        # MariaDB's SET STATEMENT … FOR statement; a plain SET has no FOR.
+        # This is MariaDB's SET STATEMENT … FOR statement; a plain SET has no FOR.
         while not cursor.at_end() and not cursor.accept("FOR"):
             cursor.skip()
     verb = cursor.word()
@@ -311,8 +313,8 @@ def _affected_by_alter(cursor: DdlCursor) -> AffectedTables:
     cursor.accept("IF", "EXISTS")
     tables = [cursor.table()]
     while not cursor.at_end():
-        # EXCHANGE PARTITION … WITH TABLE name swaps rows with the other table, CONVERT makes a table of a partition or
-        # the other way round, RENAME [TO] name takes its place.
+        # EXCHANGE PARTITION … WITH TABLE name swaps rows with the other table. CONVERT makes a table of a partition, or
+        # a partition of a table. RENAME [TO] name replaces the table's name.
         if cursor.accept("WITH", "TABLE") or cursor.accept("TO", "TABLE") or cursor.accept("CONVERT", "TABLE"):
             tables.append(cursor.table())
         elif cursor.accept("RENAME"):
@@ -347,7 +349,7 @@ def _affected_by_drop(cursor: DdlCursor) -> AffectedTables:
 
 
 def _name_list(cursor: DdlCursor) -> tuple[TableId, ...]:
-    """Names separated by commas or TO, as DROP TABLE and RENAME TABLE have them."""
+    """Read the names in DROP TABLE and RENAME TABLE, which are separated by commas or TO."""
     cursor.accept("IF", "EXISTS")
     cursor.wait_clause()
     names = [cursor.table()]

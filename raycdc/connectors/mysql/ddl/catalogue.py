@@ -1,7 +1,7 @@
-"""The tables and databases that result from a sequence of statements, from nothing or from a known beginning.
+"""Keeps the tables and databases that result from a sequence of statements, from an empty server or from known tables.
 
 Used by ``inspect ddl`` and by the tests that compare the parser with real servers. A statement takes effect as a whole
-or not at all: a refused one changes nothing.
+or not at all: a refused statement changes nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.evolution import DropTableEvent, RenameTableEvent, SchemaChangeEvent, TruncateTableEvent
 
-#: Character set and collation; an empty collation is the set's default one.
+#: A character set and a collation. An empty collation is the set's default collation.
 CharsetDefault = tuple[str, str]
 
 
 class DdlCatalogue:
-    """The catalogue; see the module's docstring. `server_charset` is for a database without one."""
+    """The tables and databases after the statements so far; see the module's docstring.
+
+    `server_charset` applies to a database without a default.
+    """
 
     def __init__(
         self,
@@ -45,13 +48,13 @@ class DdlCatalogue:
         self.tables = dict(tables or {})
         self.databases = dict(databases or {})
         self._server_charset = server_charset
-        #: Temporary tables hide tables of the same name, and affect nothing else.
+        #: A temporary table hides a table of the same name, and has no other effect here.
         self._temporary: set[TableId] = set()
 
     def run(
         self, statement: str, db: str, *, dialect: DdlDialect | None = None
     ) -> tuple[SchemaChangeEvent, ...] | RefusedStatement:
-        """The events of `statement`, run with `db` as the session's database; or why it is refused."""
+        """Run `statement` with `db` as the session's database. Returns its events, or why it is refused."""
         parsed = parse_ddl(statement, db, dialect=dialect or self.dialect)
         if isinstance(parsed, RefusedStatement):
             return parsed
@@ -115,9 +118,9 @@ class DdlCatalogue:
 
 
 def _events_of_unknown(ddl: TableDdl, dialect: DdlDialect) -> list[SchemaChangeEvent] | None:
-    """The schema that a statement gives by itself for a table that no earlier statement created.
+    """Return the events of a statement for a table that no earlier statement created.
 
-    None if it gives none.
+    None if the statement does not determine them.
     """
     match ddl:
         case AlterTable():

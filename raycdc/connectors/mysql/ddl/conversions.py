@@ -16,7 +16,7 @@ from raycdc.connectors.mysql.values.charsets import bytes_per_character
 from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, GEOMETRIES, MySqlColumn
 from raycdc.model import TypeKind
 
-#: For each kind, the kinds that contain all of its values, with the same meaning.
+#: The kinds that contain all values of a kind, with the same meaning.
 _WIDENS_TO: dict[TypeKind, frozenset[TypeKind]] = {
     TypeKind.INT8: frozenset({TypeKind.INT16, TypeKind.INT32, TypeKind.INT64}),
     TypeKind.INT16: frozenset({TypeKind.INT32, TypeKind.INT64}),
@@ -28,14 +28,14 @@ _WIDENS_TO: dict[TypeKind, frozenset[TypeKind]] = {
 _INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _BLOB_BYTES = {"tiny": 1 << 8, "": 1 << 16, "medium": 1 << 24, "long": 1 << 32}
 _UNICODE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
-#: Whose texts are the same bytes in any other of them that has the characters.
+#: Character sets in which a text has the same bytes, if all of its characters exist.
 _UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
-#: Unicode without the characters beyond U+FFFF.
+#: Unicode sets without the characters beyond U+FFFF.
 _BASIC_UNICODE = frozenset({"utf8mb3", "utf8", "ucs2"})
 #: Character sets in which every byte is a character, so that their texts cannot be damaged.
 _WHOLE = _UNICODE | _UTF8 | _BASIC_UNICODE | {"latin1"}
 _FLOATS = frozenset({"float", "double"})
-#: The length in characters of values that are text in targets, but not in the source.
+#: The lengths in characters of values that are text in targets, but not in the source.
 _TEXT_LENGTHS = {"date": 10, "datetime": 19, "timestamp": 19, "uuid": 36, "inet4": 15, "inet6": 45}
 
 
@@ -45,7 +45,7 @@ def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
     if old.kind is not new.kind:
         return _widens(before, after) and not _rounds(before, after)
     if before.shape.base == "timestamp" and before.nullable and not after.nullable:
-        # MariaDB puts the time of the statement in place of NULL, and complains in no mode.
+        # MariaDB replaces NULL with the time of the statement, without an error in any mode.
         return False
     match old.kind:
         case TypeKind.DECIMAL:
@@ -63,10 +63,10 @@ def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
         case TypeKind.DATETIME | TypeKind.TIMESTAMP:
             return new.fsp >= old.fsp
         case TypeKind.TIME:
-            # Targets have its text, and so do keys: 10:00:00 is not 10:00:00.000.
+            # Targets and keys have the text of a TIME: 10:00:00 differs from 10:00:00.000.
             return new.fsp == old.fsp
         case TypeKind.BINARY:
-            # BINARY(n) pads with zeros, so that a longer one holds other bytes.
+            # BINARY(n) is padded with zeros, so that a longer column has other bytes.
             return before.column_type == after.column_type or not after.column_type.startswith("binary")
         case TypeKind.STRING:
             return _keeps_text(before, after)
@@ -79,16 +79,18 @@ def _widens(before: MySqlColumn, after: MySqlColumn) -> bool:
     old, new = before.logical().kind, after.logical().kind
     if new not in _WIDENS_TO.get(old, frozenset()):
         return False
-    # A label becomes its number in a decimal of many digits, which targets have as text; and labels that are bytes may
-    # be other characters, or end in spaces.
+    # A label becomes its number in a decimal of many digits, which targets have as text. Labels that are bytes may
+    # become other characters, or end in spaces.
     return new is not TypeKind.STRING or (after.shape.base in CHARACTER_TYPES and before.charset not in ("", "binary"))
 
 
 def _keeps_text(before: MySqlColumn, after: MySqlColumn) -> bool:
-    """The same for values that are text here: of characters, or of types whose values have no other form."""
+    """Return True if every value that is text here is unchanged: of a character type, or of a type without another
+    form.
+    """
     old, new = before.shape, after.shape
     if new.base in CHARACTER_TYPES:
-        # CHAR has no trailing spaces.
+        # CHAR cuts trailing spaces.
         return new.base != "char" or old.base not in CHARACTER_TYPES or old.base == "char"
     if old.base == new.base == "decimal":
         return new.scale == old.scale and new.precision >= old.precision
@@ -105,10 +107,11 @@ def _rounds(before: MySqlColumn, after: MySqlColumn) -> bool:
 
 
 def recomputed(columns: Iterable[tuple[MySqlColumn | None, MySqlColumn]], *, row_end: str = "") -> str:
-    """Return why generated columns among `columns` (before, after) have new values without being named; or empty.
+    """Return why generated columns among `columns` (before, after) have new values though the statement does not name
+    them.
 
-    A generated column changes if it is computed from a column that gets another type or collation. `row_end` is that of
-    a system-versioned table, whose period is no function of its columns.
+    The result is empty if there are none. A generated column changes if it is computed from a column that gets another
+    type or collation. `row_end` is that of a system-versioned table, whose period is no function of its columns.
     """
     pairs = [(before, after) for before, after in columns if before is not None]
     period = ("timestamp(6)",) if row_end else ()
@@ -135,15 +138,15 @@ def equals_as_before(before: MySqlColumn, after: MySqlColumn) -> bool:
     rules = new.partition("_")[2]
     if {before.charset, after.charset} <= _UTF8 and rules == old.partition("_")[2]:
         return True
-    # Spaces at the end count in some collations only.
+    # Trailing spaces count in some collations only.
     spaces = [any(word in name for word in ("nopad", "0900")) or name == "binary" for name in (old, new)]
     return rules.endswith("bin") and (spaces[1] or not spaces[0])
 
 
 def may_lose(before: MySqlColumn, after: MySqlColumn, *, forgiving: bool) -> str:
-    """A text about the changes that a conversion could have made to values of `before` silently; empty when none.
+    """Return a text about the changes that a conversion could have made to values of `before` silently; empty if none.
 
-    A `forgiving` statement does not complain of values that do not fit; every other one still cuts spaces.
+    A `forgiving` statement does not report values that do not fit. All other statements cut only trailing spaces.
     """
     if not forgiving:
         # The values of CHAR, and the labels of ENUM and SET, have no trailing spaces. An unchanged type has room for
@@ -174,7 +177,7 @@ def _range(column: MySqlColumn) -> tuple[int, int]:
 
 
 def _longest(column: MySqlColumn) -> int:
-    """Characters (or bytes) of the longest value; 0 for types without such a limit."""
+    """Return the characters (or bytes) of the longest value; 0 for types without such a limit."""
     shape = column.shape
     match shape.base:
         case "enum":
@@ -184,7 +187,7 @@ def _longest(column: MySqlColumn) -> int:
         case "char" | "varchar" | "binary" | "varbinary":
             return shape.length
         case "decimal":
-            # The digits, a zero before the point, the point and a sign.
+            # The digits, a zero before the decimal point, the point and a sign.
             return shape.precision + 3
         case base if base in _TEXT_LENGTHS:
             return _TEXT_LENGTHS[base] + (shape.fsp and 1 + shape.fsp)
@@ -195,7 +198,7 @@ def _longest(column: MySqlColumn) -> int:
 
 
 def _room(column: MySqlColumn, before: MySqlColumn) -> int:
-    """Characters (or bytes) that surely fit into `column` when they come from `before`."""
+    """Return the characters (or bytes) that certainly fit into `column` if they come from `before`."""
     limit = _blob_bytes(column.shape.base)
     if limit == 0:
         return column.shape.length or _longest(before)

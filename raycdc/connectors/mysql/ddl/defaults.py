@@ -1,9 +1,9 @@
-"""The value of existing rows in an added column: its constant default as the server stores it.
+"""Determines the value of existing rows in an added column: its constant default as the server stores it.
 
-A statement spells a default as people write it (``'1:2'`` for a TIME, ``'b,a'`` for a SET, an instant in the session's
-time zone); the server stores its own form, and rows are filled with that. For each type this module knows the spellings
-whose stored form is the same on every server; any other is *unsure*, and the table must be read again. Called by
-`alter`, `shadows`, `resolver` and `messages`.
+A statement has a default in the user's notation (``'1:2'`` for a TIME, ``'b,a'`` for a SET, an instant in the session's
+time zone). The server stores it in a normal form, and fills rows with that. For each type this module knows the
+spellings whose stored form is the same on every server; any other is *unsure*, and the table must be read again. Called
+by `alter`, `shadows`, `resolver` and `messages`.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _MOMENT = re.compile(rf"([0-9]{{4}})-([0-9]{{1,2}})-([0-9]{{1,2}})(?:[ T]{_CLOCK
 _DURATION = re.compile(rf"(-?)([0-9]{{1,3}}):{_CLOCK.partition(':')[2]}")
 _NO_DATE = re.compile(r"0000-00-00(?: 00:00:00(?:\.0+)?)?|0")
 _OFFSET = re.compile(r"([+-])([0-9]{1,2}):([0-9]{2})")
-#: A TIMESTAMP's first and last second.
+#: The first and the last second of a TIMESTAMP.
 _INSTANTS = (datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(2038, 1, 19, 3, 14, 7, tzinfo=UTC))
-#: Characters that surely fit into a text of that type.
+#: The number of characters that certainly fit into a text of that type.
 _TEXT_ROOM = {"tinytext": 255 // 4, "text": 65_535 // 4}
-#: The last character up from U+00A0 to which a set has all.
+#: The end of the range from U+00A0 on of which a set has all characters.
 _LAST = {"utf8mb4": "\U0010fffd", "utf8mb3": "\uffff", "utf8": "\uffff", "latin1": "\xff"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Existing rows hold `value`, as text (None: null); where that is not known, `unsure` says why."""
+    """The value of existing rows, as text (None: null). If it is unknown, `unsure` is the reason."""
 
     value: str | None
     unsure: str = ""
@@ -65,7 +65,7 @@ class _UnsureError(Exception):
 def fill_of(column: MySqlColumn, definition: ColumnDefinition, dialect: DdlDialect) -> Fill:
     """Return the value of existing rows in `column`, which a statement read by `dialect` adds as `definition`.
 
-    If it is no constant, the definition's `computed` says so, and null is returned.
+    If the default is no constant, the definition's `computed` is not empty, and null is returned.
     """
     if definition.computed:
         return Fill(None)
@@ -73,10 +73,10 @@ def fill_of(column: MySqlColumn, definition: ColumnDefinition, dialect: DdlDiale
 
 
 def catalogue_fill(column: MySqlColumn) -> Fill:
-    """Do `fill_of` for an added column that the catalogue describes now.
+    """Return `fill_of` for an added column that the catalogue describes now.
 
-    The caller knows if the default is an expression. Catalogues show bytes in their own forms, a FLOAT with six digits,
-    and a TIMESTAMP in an unstated zone.
+    The caller knows if the default is an expression. Catalogues print bytes in special forms, a FLOAT with six digits,
+    and a TIMESTAMP in an unstated time zone.
     """
     text, base = column.default, column.shape.base
     if text is None:
@@ -175,7 +175,7 @@ def _number(column: MySqlColumn, text: str, spelled: Spelled) -> str:
 
 
 def _rounded(text: str, scale: int, spelled: Spelled) -> Decimal:
-    """An exact number rounded half away from zero, as all servers do (manual, "Rounding Behavior")."""
+    """Return an exact number rounded half away from zero, like all servers (manual, "Rounding Behavior")."""
     if not (_EXACT if spelled is Spelled.NUMBER else _WHOLE).fullmatch(text):
         raise _UnsureError
     with localcontext(prec=200):
@@ -193,7 +193,10 @@ def _within(number: int, low: int, high: int) -> int:
 
 
 def _year(text: str, spelled: Spelled) -> int:
-    """Two digits are a year of 1970 to 2069; the number 0 is the year 0000, the text ``'0'`` is 2000."""
+    """Return the year of a default. Two digits are a year from 1970 to 2069.
+
+    The number 0 is the year 0000, but the text ``'0'`` is 2000.
+    """
     if not re.fullmatch(r"[0-9]{1,4}", text):
         raise _UnsureError
     year = int(text)
@@ -210,7 +213,7 @@ def _floating(column: MySqlColumn, text: str) -> str:
     number = float(text)
     single = column.shape.base == "float"
     if "," in column.column_type:
-        # With digits after the point said, the server rounds in binary.
+        # If the type states the digits after the point, the server rounds in binary.
         digits = int(column.column_type.partition(",")[2].partition(")")[0])
         exact = Decimal(text)
         if exact != exact.quantize(Decimal(1).scaleb(-digits if single else 0)):
@@ -243,7 +246,10 @@ def _moment(column: MySqlColumn, text: str, dialect: DdlDialect) -> str | None:
 
 
 def _instant(moment: datetime, zone: str) -> datetime:
-    """A reading of the session's clock (as if it were UTC's) in UTC; zones with names change their offsets."""
+    """Convert a time of the session's clock, given as if in UTC, to UTC.
+
+    Raises `_UnsureError` for a named zone, because its offset changes.
+    """
     offset = _OFFSET.fullmatch(zone)
     if offset is None and zone != "UTC":
         raise _UnsureError
@@ -259,7 +265,7 @@ def _instant(moment: datetime, zone: str) -> datetime:
 
 
 def _no_date(column: MySqlColumn) -> str | None:
-    """``0000-00-00`` as the column's treatment shows it."""
+    """Return ``0000-00-00`` in the form of the column's treatment."""
     match column.treatment:
         case ValueTreatment.DATES_TEXT:
             clock = "" if column.shape.base == "date" else f" 00:00:00{_fraction(0, column.shape.fsp)}"
@@ -283,7 +289,7 @@ def _duration(text: str, fsp: int) -> str:
 
 
 def _microseconds(digits: str | None, fsp: int) -> int:
-    """Servers and modes differ in whether digits that a column has no place for are rounded or cut."""
+    """Return the microseconds of a fraction. If the column has fewer digits, servers differ in rounding or cutting."""
     written = (digits or "").ljust(6, "0")
     if written[fsp:].strip("0"):
         raise _UnsureError
@@ -295,7 +301,10 @@ def _fraction(microseconds: int, fsp: int) -> str:
 
 
 def _label(labels: tuple[str, ...], text: str, spelled: Spelled) -> str:
-    """The label that a collation calls the same; where two could be meant it depends on the collation which."""
+    """Return the label that the collation treats as equal to the text.
+
+    Raises `_UnsureError` if several labels may be meant, because that depends on the collation.
+    """
     if spelled is not Spelled.TEXT:
         raise _UnsureError
     folded = [_folded(label) for label in labels]

@@ -1,4 +1,4 @@
-"""How a server, and a session of it, reads DDL: the `DdlDialect` of each."""
+"""Determines how a server, and a session of it, reads DDL: the `DdlDialect` of each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from raycdc.connectors.mysql.ddl.parse.statements import DdlDialect
 from raycdc.connectors.mysql.server.client import MySqlServerInfo
 from raycdc.connectors.mysql.values.types import TypeOptions
 
-#: MySQL stopped printing widths of integers in 8.0.19 (release notes); MariaDB prints them.
+#: MySQL does not print widths of integers since 8.0.19 (release notes); MariaDB does.
 _WITHOUT_WIDTHS = (8, 0, 19)
 
 
 def dialect_of(info: MySqlServerInfo, types: TypeOptions | None = None) -> DdlDialect:
-    """Return how this server's statements are read if the log has no session settings; `types` are the user's."""
+    """Return the dialect of a server's statements if the log has no session settings; `types` are the user's."""
     mariadb = info.is_mariadb
     implicit = info.variables.get("explicit_defaults_for_timestamp", "ON").upper() in ("OFF", "0")
     return DdlDialect(
@@ -29,7 +29,7 @@ def dialect_of(info: MySqlServerInfo, types: TypeOptions | None = None) -> DdlDi
 
 
 def dialect_of_session(server: DdlDialect, session: SessionState) -> DdlDialect:
-    """`server` as the session of a logged statement read it."""
+    """Return the dialect of a logged statement: that of `server` with the settings of the session."""
     explicit = session.explicit_timestamps
     return replace(
         server,

@@ -2,11 +2,11 @@
 
 | case | content of the log |
 |---|---|
-| a VIRTUAL column that reads a counter (MariaDB) | in an INSERT, its value from before the counter got its number |
+| a VIRTUAL column that reads an AUTO_INCREMENT column (MariaDB) | in an INSERT, a value from before the numbering |
 | a VIRTUAL column that reads DEFAULT(x) | MariaDB's value without the default; and no server logs that a new default \
 changed it in all rows |
-| a MERGE table | rows of other tables as its own, and no rows written directly to those |
-| a table below a MERGE table | no rows written through that one |
+| a MERGE table | rows of other tables as its own, but no rows written to those directly |
+| a table below a MERGE table | no rows written through the MERGE table |
 | YEAR(2) in a key | two digits, which several years have |
 
 Such tables are parked: before their first row (`raycdc.connectors.mysql.server.checks.unfit`), and at the statement
@@ -27,9 +27,9 @@ from raycdc.model import TableId
 
 #: The servers' names of the MERGE engine.
 MERGE_ENGINES = frozenset({"mrg_myisam", "merge"})
-#: Stands for the function DEFAULT() among the names that an expression reads.
+#: The name that stands for the function DEFAULT() among the names that an expression reads.
 DEFAULT_FUNCTION = "default()"
-#: Why the tables that a MERGE table is made of, and that one, cannot be followed.
+#: The reason why a MERGE table, and the tables that it consists of, cannot be followed.
 MERGED = (
     "the server logs rows that are written through a MERGE table under that table's name, so that neither it nor the "
     "tables below it can be followed"
@@ -40,8 +40,10 @@ _QUOTED_OR_WORD = re.compile(r"`((?:[^`]|``)+)`|'(?:[^'\\]|''|\\.)*'|([^\W\d][\w
 
 
 def names_read(expression: str) -> frozenset[str]:
-    """The names in an expression as the server prints it, folded; `DEFAULT_FUNCTION` where it reads a default."""
-    expression = expression.replace("\\'", "'")  # MySQL prints quotes so.
+    """Return the case-folded names in an expression as the server prints it; `DEFAULT_FUNCTION` if it reads a
+    default.
+    """
+    expression = expression.replace("\\'", "'")  # MySQL prints quotes in this form.
     found = set()
     for match in _QUOTED_OR_WORD.finditer(expression):
         name, word, call = match.groups()
@@ -71,12 +73,12 @@ def misleading(columns: Iterable[MySqlColumn], reads: Mapping[str, frozenset[str
 
 
 def definitions_mislead(definitions: Iterable[ColumnDefinition], columns: Iterable[MySqlColumn]) -> str:
-    """`misleading` of the columns of a new table as a statement defines them."""
+    """Return `misleading` for the columns of a new table, as a statement defines them."""
     return misleading(columns, {definition.name: definition.reads for definition in definitions})
 
 
 def unlogged_reason(table: MySqlTable) -> str:
-    """Return why the log lacks the table's rows, with the solution; empty if it has them."""
+    """Return why the log lacks the table's rows, with advice; empty if it has them."""
     leave = "or leave the table out with source.exclude."
     if table.engine.lower() in MERGE_ENGINES:
         return f"Table {table.id}: {MERGED}. Capture the tables below it after it was dropped, {leave}"
@@ -96,7 +98,7 @@ def unlogged_reason(table: MySqlTable) -> str:
 
 
 def tables_below(statement: str, default_db: str, dialect: DdlDialect) -> tuple[TableId, ...]:
-    """The tables that a CREATE TABLE or ALTER TABLE puts below a MERGE table (``UNION = (a, b)``)."""
+    """Return the tables that a CREATE TABLE or ALTER TABLE puts below a MERGE table (``UNION = (a, b)``)."""
     if _PUTS_BELOW.match(statement) is None:
         return ()
     found: list[TableId] = []

@@ -1,6 +1,6 @@
 """The schema changes of a statement inside a message (Canal's ``sql``, Maxwell's, Debezium's ``ddl``).
 
-Unlike in a log, no table of ours is known: types and names are those of the statement. The plug-in names this function
+Unlike in a log, no table is known: types and names are those of the statement. The plug-in names this function
 (`raycdc.plugins.Plugin.statements`), and it is passed to sources that read such messages
 (`raycdc.source.connector.SourceContext`).
 """

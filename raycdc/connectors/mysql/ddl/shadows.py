@@ -1,8 +1,8 @@
 """Tables that schema change tools create as copies of a table, and that finally replace it.
 
 gh-ost and pt-online-schema-change copy a table into a *shadow* with the new schema, keep both equal, and then rename
-the shadow to the table's name. Only the last step concerns a reader of the log: from there on the captured table has
-the shadow's schema, and the same rows. Therefore only the schemas of shadows are followed; their rows are never read.
+the shadow to the table's name. Only the last step concerns a reader of the log: after it the captured table has the
+shadow's schema, and the same rows. Therefore only the schemas of shadows are followed; their rows are never read.
 
 | table of `orders` | is | of |
 |---|---|---|
@@ -13,7 +13,7 @@ the shadow's schema, and the same rows. Therefore only the schemas of shadows ar
 | `_orders_old`, `__orders_old` … | the old table, afterwards | pt-online-schema-change |
 
 The names are the tools' own (gh-ost's ``getSafeTableName``; pt-online-schema-change's ``--new-table-name``), shortened
-to 64 characters where they must be. With other names nothing is known about the rows of a replacement, so it is
+to 64 characters where they must be. If a replacement has another name, nothing is known about its rows, so it is
 refused. `ShadowTables.state` goes into the checkpoint.
 """
 
@@ -52,7 +52,7 @@ from raycdc.model.evolution import (
 
 #: The longest name of a table; tools shorten longer ones.
 _NAME_MAX = 64
-#: The number of shadows kept: one per table being changed, and leftovers of failed runs of tools. The oldest are
+#: The number of shadows kept: one for each table being changed, and leftovers of failed runs of tools. The oldest are
 #: forgotten.
 SHADOWS_MAX = 256
 
@@ -84,7 +84,7 @@ class Shadow(JsonObject):
         return ColumnLineage(self.renamed, self.filled, self.computed)
 
     def doubt_under(self, name: TableId) -> str:
-        """`doubt`, or why the tool that makes tables of such a `name` may have other rows in this one."""
+        """Return `doubt`, or why a tool whose tables have such a `name` may have put other rows into this one."""
         if not self.doubt and self.renamed and name.table.endswith("_gho"):
             columns = ", ".join(sorted(self.renamed))
             return f"gh-ost can be told to leave renamed columns out of its copy ({columns}), which no log tells"
@@ -103,7 +103,7 @@ def role_of(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Rol
         while True:
             if TableId(table.db, name) in captured:
                 return TableId(table.db, name), role
-            # pt-online-schema-change puts further underscores in front while the name is taken.
+            # pt-online-schema-change adds underscores in front while the name is used.
             if not name.startswith("_") or parts["suffix"] not in ("new", "old"):
                 break
             name = name[1:]
@@ -111,7 +111,7 @@ def role_of(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Rol
 
 
 def _role_of_long(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Role] | None:
-    """As `role_of`, for a name that was shortened: by gh-ost in the middle, by the other tool at its end."""
+    """Return `role_of` for a shortened name. gh-ost shortens the middle of a name, pt-online-schema-change its end."""
     roles: set[tuple[TableId, Role]] = set()
     for owner in captured:
         if owner.db != table.db:
@@ -136,14 +136,14 @@ def tool_tables(tables: Collection[TableId]) -> set[TableId]:
 
 
 class ShadowTables:
-    """The tools' tables of one log, at its position. One thread: the decoder's."""
+    """The tables of schema change tools at the log's position. Used by the decoder's thread only."""
 
     def __init__(self, shadows: Mapping[TableId, Shadow]) -> None:
         self._tables = dict(shadows)
         self.changed = False
 
     def all(self) -> Mapping[TableId, Shadow]:
-        """The tables as of now."""
+        """Return the present tables."""
         return dict(self._tables)
 
     def get(self, table: TableId) -> Shadow | None:
@@ -172,7 +172,7 @@ class ShadowTables:
         return any(table.db == db for table in self._tables)
 
     def shadow_of(self, owner: TableId) -> TableId | None:
-        """The table that is about to take the place of `owner`."""
+        """Return the table that is about to replace `owner`, if there is one."""
         return next((t for t, s in self._tables.items() if s.owner == owner and _is_shadow(t, owner)), None)
 
     def drop_database(self, db: str) -> None:
@@ -188,7 +188,7 @@ class ShadowTables:
         dialect: DdlDialect,
         default_charset: tuple[str, str],
     ) -> None:
-        """Apply CREATE TABLE of a tool's table; without all information the table counts as unknown."""
+        """Apply CREATE TABLE of a tool's table. If information is missing, the table counts as unknown."""
         shadow_before = self._tables.get(ddl.table)
         if ddl.if_not_exists:
             if shadow_before is None or shadow_before.table is None:
@@ -208,7 +208,7 @@ class ShadowTables:
         self.put(ddl.table, shadow)
 
     def alter(self, ddl: AlterTable, *, dialect: DdlDialect) -> None:
-        """ALTER TABLE of a tool's table that is followed."""
+        """Apply ALTER TABLE of a tool's table."""
         shadow = self._tables.get(ddl.table)
         if shadow is None or shadow.table is None:
             return
@@ -220,7 +220,7 @@ class ShadowTables:
         self.put(ddl.table, _altered(replace(shadow, table=applied.table), ddl, applied.events, shadow.table, dialect))
 
     def forget(self, table: TableId, why: str) -> None:
-        """A statement about it was not understood."""
+        """Mark a tool's table as unknown, because a statement about it was not understood."""
         shadow = self._tables.get(table)
         if shadow is not None:
             self.put(table, replace(shadow, table=None, doubt=why))

@@ -1,6 +1,6 @@
-"""The elementary events that lead from one schema of a table to another.
+"""Finds the elementary events that lead from one schema of a table to another.
 
-`alter` gets them from a statement; `reshape` finds them between a table and its replacement (`shadows`), or the
+`alter` gets them from a statement. `reshape` finds them between a table and its replacement (`shadows`), or the
 server's description (`resolver`).
 """
 
@@ -33,7 +33,7 @@ EXCHANGED = "\N{NORTH EAST ARROW}"
 
 @dataclass(slots=True)
 class Slot:
-    """A column during a change: its former state (None: added), its present one, and its requested position."""
+    """A column during a change: its state before (None: it is added), its present one, and its requested position."""
 
     before: MySqlColumn | None
     column: MySqlColumn
@@ -46,8 +46,8 @@ class ColumnLineage:
     """The known facts about a new schema's columns, by their new names.
 
     `renamed` has the old name of a renamed column. `filled` has the value of existing rows in an added column (None:
-    null); the values of an added column that is missing there are unknown. `computed` says where the values of existing
-    rows come from, if they are no constant.
+    null); the values of an added column that is missing there are unknown. `computed` has the origin of existing rows'
+    values that are not constant.
     """
 
     renamed: Mapping[str, str]
@@ -58,10 +58,10 @@ class ColumnLineage:
 def reshape(
     before: MySqlTable, after: MySqlTable, lineage: ColumnLineage, *, forgiving: bool = True
 ) -> tuple[tuple[SchemaChangeEvent, ...], str | None]:
-    """The events from `before` to `after`, and why existing rows may hold other values than these say, if they may.
+    """Return the events from `before` to `after`, and why existing rows may have other values than the events imply.
 
-    Columns are the same where their names are, unless `lineage` knows better. `forgiving`: the rows of `after` were
-    written by what cuts values that do not fit, such as the ``INSERT IGNORE`` by which tools copy them.
+    Columns are matched by name, unless `lineage` says otherwise. `forgiving`: the rows of `after` were written by a
+    statement that cuts values that do not fit, such as the ``INSERT IGNORE`` with which tools copy them.
     """
     slots = _matched(before, after, lineage)
     kept = {slot.before.name for slot in slots if slot.before is not None}
@@ -75,7 +75,7 @@ def reshape(
     if tuple(new_names[key] for key in before.primary_key if key in new_names) != after.primary_key:
         events.append(AlterPrimaryKeyEvent(before.id, after.primary_key))
     if before.row_end or after.row_end:
-        # Tools that read the log copy a row's end as an update that changes nothing.
+        # Tools that read the log copy the end of a row as an update without a change.
         return tuple(events), "of a system-versioned table rows may be current in one and not in the other"
     return tuple(events), _doubt(after, slots, lineage, forgiving=forgiving)
 
@@ -112,7 +112,7 @@ def type_change(table: MySqlTable, before: MySqlColumn, after: MySqlColumn) -> l
 
 
 def same_name(one: str, other: str) -> bool:
-    """Names of columns are compared without regard to case."""
+    """Return True if two column names are equal without regard to case."""
     return one.casefold() == other.casefold()
 
 
@@ -131,7 +131,7 @@ def _matched(before: MySqlTable, after: MySqlTable, lineage: ColumnLineage) -> l
 
 
 def _placements(before: MySqlTable, slots: Sequence[Slot], lineage: ColumnLineage) -> list[SchemaChangeEvent]:
-    """Added columns, and moves of the fewest columns that bring all to their places, in the new order."""
+    """Return the additions of columns, and the fewest moves that put all columns in the new order."""
     places = {column.name: index for index, column in enumerate(before.columns)}
     stays = _longest_rising([places[slot.before.name] for slot in slots if slot.before is not None])
     last_kept = max((i for i, slot in enumerate(slots) if slot.before is not None), default=-1)
@@ -148,7 +148,7 @@ def _placements(before: MySqlTable, slots: Sequence[Slot], lineage: ColumnLineag
 
 
 def _longest_rising(numbers: Sequence[int]) -> set[int]:
-    """A longest rising subsequence of distinct numbers."""
+    """Return a longest rising subsequence of distinct numbers."""
     ends: list[int] = []
     previous: dict[int, int | None] = {}
     for number in numbers:

@@ -1,1 +1,1 @@
-"""The binlog as units of a log: opened at a position, proven, filtered and masked."""
+"""The binlog as units of a log: opened at a position, verified, filtered and masked."""

@@ -13,15 +13,13 @@ current any more, and an update inserts another row that was never current. Only
 It runs in the log's fetcher thread, before the hand-off: a chunk's SELECT has the same filter, so the hand-off sees the
 same rows in both phases.
 
-`KeptRows` are the captured rows of prepared XA transactions, in the form for positions: without clear masked values.
-They are made at XA PREPARE, while the schema is in force with which the rows were decoded. Rows are masked like
-segments. If a table's chunk key is masked, its rows are encrypted instead, because the hand-off needs the key at XA
-COMMIT.
+`KeptRows` stores the captured rows of prepared XA transactions in positions, without values that must be masked. They
+are made at XA PREPARE, while the schema is in force with which the rows were decoded. Rows are masked like segments. If
+a table's chunk key is masked, its rows are encrypted instead, because the hand-off needs the key at XA COMMIT.
 
-Schema changes, and texts about tables that are not followed, also pass here on their way to the log's reader
-(`MySqlLogReader`), and so do the schemas with which the enumerator begins: no schema has a default of a masked column,
-and no text has a statement's values. Such defaults in tables of schema change tools are not kept either: a table that
-needs one after a restart is resnapshotted.
+Schema changes, reasons for parking, and the schemas with which the enumerator begins are redacted here, too: no schema
+has a default of a masked column, and no text has a statement's values. Such defaults are also removed from tables of
+schema change tools. A table that needs one after a restart is resnapshotted.
 """
 
 from __future__ import annotations
@@ -69,9 +67,9 @@ from raycdc.transform.masks import Masking, redacted_changes
 
 
 class LogFilter:
-    """The captured part by table (others: all of it); `table_of` gives the schema in force.
+    """The filter of captured rows. A table without an entry in `captures` is captured completely.
 
-    Opens a connection when text must be compared.
+    `table_of` returns the schema in force. A connection is opened if text must be compared.
     """
 
     def __init__(
@@ -87,8 +85,9 @@ class LogFilter:
         self._connection: Connection[Any] | None = None
 
     def captured(self, item: BinlogRowsItem) -> BinlogRowsItem | None:
-        """The captured part of the item; None when there is none. Called while the schema it was decoded by is in
-        force.
+        """Return the captured part of the item; None if there is none.
+
+        Called while the schema with which the item was decoded is in force.
         """
         described, capture = self._table_of(item.table), self._captures.get(item.table, ALL)
         assert described is not None, "rows of a table are decoded by its schema"
@@ -101,7 +100,7 @@ class LogFilter:
         return replace(item, batch=self.narrowed(item.table, batch), row_pos=row_pos)
 
     def narrowed(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The captured columns of a batch."""
+        """Return a batch with the captured columns only."""
         listed = self._captures.get(table, ALL).columns
         if listed is None:
             described = self._table_of(table)
@@ -141,7 +140,7 @@ class LogFilter:
             ops[leaves] = RowKind.DELETE
             ops[enters] = RowKind.INSERT
             batch = batch.set_column(op_index, batch.schema.field(op_index), pa.array(ops, pa.int8()))
-        # A truncation concerns every row.
+        # A truncation concerns all rows, so it always passes.
         passes = passes | (ops == RowKind.TRUNCATE)
         if passes.all():
             return batch, row_pos
@@ -159,7 +158,7 @@ class LogFilter:
         return parsed[1]
 
     def _ask(self, conditions: list[str]) -> list[bool | None]:
-        """Ask the server; once more over a new connection when it was lost."""
+        """Evaluate conditions on the server. If the connection was lost, try once more with a new one."""
         with suppress(SourceUnavailableError):
             return server_answers(self._open())(conditions)
         self.close()
@@ -176,7 +175,7 @@ def _current_rows(row_end: pa.Array) -> pa.BooleanArray:
 
     Servers from 11.5 on have times up to 2106; no row was replaced in the last microsecond of 2038's range.
     """
-    ends = pa.array(_ENDS_OF_TIME)  # As text is what source.types.invalid_dates may have, too.
+    ends = pa.array(_ENDS_OF_TIME)  # The column is text if source.types.invalid_dates is "text".
     return pc.is_in(
         row_end, ends.cast(pa.timestamp("us")).cast(row_end.type) if pa.types.is_timestamp(row_end.type) else ends
     )
@@ -186,7 +185,7 @@ _ENDS_OF_TIME = ("2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999")
 
 
 def _column_of(change: SchemaChangeEvent) -> str | None:
-    """The column that a schema change is about; None for one about the table."""
+    """Return the column that a schema change concerns; None for a change of the table."""
     match change:
         case AddColumnEvent(_, column):
             return column.name
@@ -202,7 +201,10 @@ def _column_of(change: SchemaChangeEvent) -> str | None:
 
 
 class KeptRows:
-    """`raycdc.connectors.mysql.binlog.xa.xa_rows.RowKeeper`; `cut_by` are the columns that a table may be cut by."""
+    """A `RowKeeper` that stores captured rows, masked or encrypted.
+
+    `cut_by` returns the columns that may be a table's chunk key.
+    """
 
     def __init__(
         self, masking: Masking, cut_by: Callable[[TableId], Collection[str]], row_filter: LogFilter | None
@@ -238,7 +240,7 @@ _NOT_KEPT = "a default that a mask hides, and that the state does not keep"
 
 
 def redacted_table(table: MySqlTable, masks: Masks, owner: TableId | None = None) -> MySqlTable:
-    """The table without the defaults that masks hide; those of `owner` where it is to take that table's place."""
+    """Return the table without defaults that masks hide. If it will replace `owner`, the masks of `owner` apply."""
     if not masks:
         return table
     return replace(
@@ -252,14 +254,14 @@ def redacted_table(table: MySqlTable, masks: Masks, owner: TableId | None = None
 
 
 def redacted_document(document: SchemaDocument, masks: Masks) -> SchemaDocument:
-    """A schema document without them."""
+    """Return the schema document without defaults that masks hide."""
     table = table_of(document)
     hidden = redacted_table(table, masks)
     return document if hidden == table else document_of(hidden, capture_of(document))
 
 
 def redacted_update(update: SchemaUpdate, masking: Masking, statement: str) -> SchemaUpdate:
-    """The parts that the state may have of a change that `statement` made."""
+    """Return a change made by `statement` without the values that masks hide."""
     masks = masking.masks
     if not masks:
         return update
@@ -281,14 +283,14 @@ def redacted_update(update: SchemaUpdate, masking: Masking, statement: str) -> S
 
 
 def redacted_state(state: HistoryState, masks: Masks) -> HistoryState:
-    """`DdlHistory`'s state, of which schema change tools' tables have columns and defaults."""
+    """Return the state without defaults that masks hide, which tables of schema change tools may have."""
     if not masks or not state.shadows:
         return state
     return replace(state, shadows={name: redacted_shadow(shadow, masks) for name, shadow in state.shadows.items()})
 
 
 def redacted_shadow(shadow: Shadow, masks: Masks) -> Shadow:
-    """A tool's table without the defaults that masks hide in the table whose place it takes."""
+    """Return a tool's table without the defaults that masks hide in the table that it will replace."""
     owner = shadow.owner
     lost = [n for n, value in shadow.filled.items() if value is not None and masks.of(owner, n) is not None]
     return replace(
@@ -300,7 +302,7 @@ def redacted_shadow(shadow: Shadow, masks: Masks) -> Shadow:
 
 
 def without_values_in_errors(on_ddl: Callable[[DdlItem], None], masking: Masking) -> Callable[[DdlItem], None]:
-    """`on_ddl`, whose errors quote the statement."""
+    """Return `on_ddl` with errors that have no values of the statement."""
 
     def apply(item: DdlItem) -> None:
         try:

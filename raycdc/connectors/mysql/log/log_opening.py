@@ -1,4 +1,4 @@
-"""The log's reader, put together from where a stream split says: connection, decoder, schema changes and filters."""
+"""Opens the log of a stream split: connects the log connection, decoder, schema history and filters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ from raycdc.source.tables.table_life import AsOf, InSnapshot
 
 @dataclass(frozen=True, slots=True)
 class LogOpening:
-    """Opens the log of `split`. `snapshots_over` counts, while the log is read, how many of a table are over."""
+    """The opening of the log of `split`.
+
+    `snapshots_over` has the present number of finished snapshots of each table.
+    """
 
     split: StreamSplit
     connections: Connections
@@ -103,7 +106,7 @@ class LogOpening:
 
     def _history(self, tables: Mapping[TableId, MySqlTable]) -> DdlHistory:
         selector = self.options.config.selector()
-        # Of a table that was left out nothing is followed, whatever takes its name.
+        # A table that was left out is not followed, even if another one takes its name.
         parked = {table: state for table, state in self.split.state.parked.items() if selector.matches(table)}
         return DdlHistory(
             tables,
@@ -134,7 +137,7 @@ class LogOpening:
         )
 
     def _connect(self) -> Connection[Any]:
-        """Connect to the very server whose log is read."""
+        """Connect to the server whose log is read; no other server is accepted."""
         return self.connections.connect_to(self.start)
 
     def _probe(self, table: TableId) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
@@ -151,8 +154,8 @@ class LogOpening:
     def _unlogged_tables(self) -> dict[TableId, str]:
         """Return the followed tables that the server does not log, each with the reason.
 
-        A restarted server may have new log filters. A starting run parks the tables by `MySqlSource.unfollowable`; this
-        is for a running one.
+        A restarted server may have new log filters. When a run starts, `MySqlSource.unfollowable` parks the tables;
+        this function is for a run that continues.
         """
         followed = [table for table in self.split.state.followed if self.options.config.captures(table)]
         with closing(self._connect()) as connection:
@@ -164,7 +167,7 @@ class LogOpening:
 
     def _repairs(self, table: TableId) -> bool:
         with closing(self._connect()) as connection:
-            # InnoDB mends itself.
+            # InnoDB repairs tables by itself, so REPAIR TABLE changes nothing.
             return engines_of(connection, [table]).get(table, "").lower() != "innodb"
 
     def _was_there(self, table: TableId, ts_ms: int) -> bool:
@@ -172,13 +175,13 @@ class LogOpening:
             return was_there(connection, table, ts_ms)
 
     def _cut_by(self, begun: Mapping[TableId, ChunkKey], table: TableId) -> tuple[str, ...]:
-        """Return the columns, other than those of its key, that may be the table's chunk key."""
+        """Return the columns outside of the primary key that may be the table's chunk key."""
         named = self.options.named_key(table)
         return (*key_names(begun.get(table)), *([named] if named else ()))
 
 
 def tables_of(split: StreamSplit) -> dict[TableId, MySqlTable]:
-    """The tables the split's state names, in the schema version in force at its position."""
+    """Return the tables in the split's state, in the schema version in force at its position."""
     return {table: table_of(split.schemas[state.schema]) for table, state in split.state.followed.items()}
 
 
@@ -188,5 +191,5 @@ def snapshots_of(split: StreamSplit) -> dict[TableId, ChunkKey | None]:
 
 
 def chunk_keys_of(split: StreamSplit) -> dict[TableId, ChunkKey]:
-    """The chunk keys of tables whose snapshot is under way, where that is more than one chunk."""
+    """Return the chunk keys of tables in their snapshot, without tables that are a single chunk."""
     return {table: key for table, key in snapshots_of(split).items() if key is not None}

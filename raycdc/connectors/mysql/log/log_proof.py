@@ -2,7 +2,7 @@
 
 Before anything is read (`prove`), the log is dumped, as by ``mysqlbinlog``, from the event in the position's mark, and
 that event is compared. `read_ahead` continues from there for a moment, so that damage soon after the position is
-reported before a run begins. Every problem is a `LogLostError`, because there is one remedy: to read the tables again
+reported before a run begins. Every problem is a `LogLostError`, because the only remedy is to read the tables again
 (``pipeline.on_log_lost``).
 """
 
@@ -31,14 +31,14 @@ from raycdc.errors import CorruptLogError, DataError, LogLostError, SourceUnavai
 
 _log = logging.getLogger(__name__)
 
-#: The limits of reading ahead: the size of one epoch, so that damage that ended a run is found before the next one
-#: begins, and no longer than people wait for a start.
+#: The limits of reading ahead. The bytes are the size of one epoch, so that damage that ended a run is found before the
+#: next run begins. The time is what users accept at a start.
 AHEAD_BYTES, AHEAD_S = 256 << 20, 3.0
 _READ_BYTES, _READ_TIMEOUT_S = 1 << 20, 30.0
-#: COM_BINLOG_DUMP names a place of 32 bits.
+#: The largest position in COM_BINLOG_DUMP, which has 32 bits for it.
 _POSITION_MAX = (1 << 32) - 1
 
-#: Opens a connection to the very server of a place.
+#: Opens a connection to the server of the position, and to no other.
 Connect = Callable[[], "Connection[Any]"]
 
 
@@ -82,7 +82,7 @@ def marked(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset) -> Bin
 
 
 def _beginning(connect: Connect, info: MySqlServerInfo, mark: LogMark, at: int) -> tuple[LogMark, int]:
-    """The mark of the file's beginning, and the CRC32 of the event at byte `at`; 0 if none begins there."""
+    """Return the mark of the file's beginning, and the CRC32 of the event at byte `at`; 0 if no event begins there."""
     found: LogMark | None = None
     try:
         for kind, event, checksum_bytes in _events(connect, BinlogOffset(mark.file, at)):
@@ -103,7 +103,7 @@ def _beginning(connect: Connect, info: MySqlServerInfo, mark: LogMark, at: int) 
 
 
 def _events(connect: Connect, position: BinlogOffset) -> Iterator[tuple[int, bytes, int]]:
-    """(type, event, bytes of its checksum) of a dump from the place on, up to the log's end."""
+    """Yield (type, event, bytes of its checksum) of a dump from the position to the end of the log."""
     checksum_bytes = 0
     with closing(BinlogStream(connect(), server_id=0, offset=position, connect_again=connect)) as stream:
         while not stream.ended:
@@ -121,7 +121,10 @@ def _events(connect: Connect, position: BinlogOffset) -> Iterator[tuple[int, byt
 
 
 def _next(stream: BinlogStream) -> memoryview:
-    """The next events; none at the log's end. Silence is not taken for that."""
+    """Return the next events; empty at the end of the log.
+
+    Raises `SourceUnavailableError` if nothing comes before the end.
+    """
     data = stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S)
     if len(data) == 0 and not stream.ended:
         raise SourceUnavailableError(f"{stream} sent nothing of its log for {_READ_TIMEOUT_S:g} s")
@@ -129,7 +132,7 @@ def _next(stream: BinlogStream) -> memoryview:
 
 
 def _read(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset, *, bytes_max: int) -> None:
-    """Read `bytes_max` of the log at most, without a look at rows."""
+    """Read up to `bytes_max` bytes of the log, without decoding rows."""
     plain = replace(offset, skip_events=0, skip_rows=0, prepared="")
     log = LogKind(mariadb=info.is_mariadb)
     decoder = BinlogDecoder(MapSchemas.from_the_log(), wanted=lambda _: False, start=plain, log=log)
@@ -144,7 +147,7 @@ def _read(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset, *, byte
     except (CorruptLogError, LogLostError) as cause:
         raise _unreadable(info, offset, cause) from cause
     except DataError:
-        return  # The reader of the log handles an event that is not supported.
+        return  # The log reader handles an event that is not supported.
 
 
 def _unreadable(info: MySqlServerInfo, offset: BinlogOffset, cause: Exception) -> LogLostError:
@@ -155,7 +158,7 @@ def _unreadable(info: MySqlServerInfo, offset: BinlogOffset, cause: Exception) -
 
 
 def _first_sentence(cause: Exception) -> str:
-    """Return the error's first part, without its advice."""
+    """Return the first sentence of an error, without its advice."""
     return str(cause).partition(f" {RESNAPSHOT_HINT}")[0].rstrip(".") + "."
 
 

@@ -8,16 +8,17 @@ them is decoded; the reader's thread gets them as separate units and ends the ep
 | ADD, DROP, RENAME COLUMN, a wider type, new labels, a position, a comment | schema update |
 | indexes, options, partitions that keep their rows | nothing |
 | TRUNCATE, DROP TABLE, DROP DATABASE | schema update, and a truncation among the rows |
-| RENAME that replaces it by a schema change tool's table | schema update from the old schema to the new one |
+| RENAME that replaces the table by a schema change tool's table | schema update from the old schema to the new one |
 | CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot, even if a snapshot \
 was planned because it is new to the state |
 | CREATE TABLE under the name of a dropped one, with other columns | the table is resnapshotted |
-| one that rewrites rows without logging them, or puts other rows under the name | the table is resnapshotted |
-| RENAME to a name outside | the table ends; its target keeps its rows |
+| a statement that rewrites rows without logging them, or puts other rows under the name | the table is resnapshotted |
+| RENAME to a name that is not captured | the table ends; its target keeps its rows |
 | any other effect on columns or rows, unparsable statements, rows that do not match | the table is parked |
 
 Statements about other tables are skipped without being parsed. A change of rows that is logged as a statement parks its
-table; after rows of the same transaction, only at its end, because no epoch ends inside a transaction.
+table. If rows of the same transaction precede it, the table is parked at the transaction's end, because no epoch ends
+inside a transaction.
 """
 
 from __future__ import annotations
@@ -51,23 +52,24 @@ from raycdc.source.snapshot.log.log_unit import (
 from raycdc.state.opaque import LogNotes
 from raycdc.transform.masks import Masking
 
-#: Bytes of the log decoded at a time: large enough that per-batch work is small, small enough to stay in the cache.
+#: The bytes of the log decoded at a time: many, so that per-batch work is small, but few enough to stay in the cache.
 READ_BYTES_MAX = 4 << 20
-#: Longest a fetch waits for the server, so that closing does not.
+#: The longest wait of a fetch for the server, so that closing does not wait long.
 READ_TIMEOUT_S = 0.2
 
 
 def unreadable(stream: BinlogStream, offset: BinlogOffset, cause: CorruptLogError) -> LogLostError:
     """Return the error of a log damaged after `offset`.
 
-    A start that finds it (`log_proof`) can read the tables again.
+    At the next start, `log_proof` finds the damage, and the tables can be read again.
     """
     return LogLostError(f"{stream.address}: the log cannot be read on from {offset}: {cause}. {RESNAPSHOT_HINT}.")
 
 
 class MySqlLogReader:
-    """`raycdc.source.snapshot.reader.reading.BlockingLog` of the stream split. `log` is read from `start` on, for the
-    cursor of `decoder`.
+    """The log of the stream split, a `raycdc.source.snapshot.reader.reading.BlockingLog`.
+
+    `log` is read from `start` on. It has the cursor of `decoder`.
     """
 
     def __init__(
@@ -85,10 +87,11 @@ class MySqlLogReader:
         self._row_filter = row_filter
         self._decoder = decoder
         self._position = start
-        #: The last unit left a transaction open; the reader must hear of its end even where nothing else came with it.
+        #: True if the last unit left a transaction open. The reader must learn of its end even if nothing else comes
+        #: with it.
         self._open = False
         self._units: list[LogUnit] = []
-        #: Tables parked by a statement inside the open transaction, after rows of it.
+        #: Tables parked by a statement inside the open transaction, after rows of the transaction.
         self._parked: list[ParkTableUpdate] = []
         self._log = log
 
@@ -96,7 +99,7 @@ class MySqlLogReader:
         return f"MySqlLogReader({self._position}, {self._decoder.statistics()})"
 
     def fetch(self) -> LogUnit | None:
-        """The next unit; None when the server had nothing new for a moment."""
+        """Return the next unit; None if the server had nothing new within a short wait."""
         while not self._units:
             try:
                 if (whole := self._log.next_known()) is not None:
@@ -130,7 +133,7 @@ class MySqlLogReader:
                 case BinlogRowsItem(kept=True):
                     pending.append(item)
                 case BinlogRowsItem():
-                    # Here and not when the unit is made: by then a statement may have changed the table.
+                    # Filtered here, and not when the unit is made, because a statement may change the table in between.
                     captured = item if self._row_filter is None else self._row_filter.captured(item)
                     pending += [] if captured is None else [captured]
                 case DdlItem():
@@ -150,7 +153,7 @@ class MySqlLogReader:
         self._rows_unit(pending, cursor.position, in_transaction=cursor.in_transaction, fetched_ms=fetched_ms)
 
     def _resnapshot_parked(self) -> None:
-        """Between two transactions: let tables begin again whose look holds here."""
+        """Pass on the resnapshots of parked tables whose probe holds here, if no transaction is open."""
         if self._decoder.cursor.in_transaction:
             return
         self._history.resnapshot_parked(self._position, time.time_ns() // 1_000_000)
@@ -183,7 +186,7 @@ class MySqlLogReader:
             self._units.append(LogProgress(log_position))
 
     def _parked_later(self, updates: Sequence[SchemaUpdate], statement: str) -> tuple[SchemaUpdate, ...]:
-        """Return the updates that need not wait for the end of the transaction: all except those that park a table."""
+        """Return the updates that do not park a table. Updates that do must wait for the end of the transaction."""
         now: list[SchemaUpdate] = []
         for update in updates:
             if isinstance(update, ParkTableUpdate):
@@ -195,7 +198,7 @@ class MySqlLogReader:
         return tuple(now)
 
     def _believed(self, item: BinlogRowsItem) -> LogRows | None:
-        """The part of the item before the place where its table became unbelievable."""
+        """Return the part of the item before a schema mismatch of its table; None if there is none."""
         batch, row_pos = item.batch, item.row_pos
         last = self._history.mismatches.believed_up_to(item.table)
         if last is not None:
@@ -214,8 +217,11 @@ class MySqlLogReader:
         fetched_ms: int,
         state: HistoryState | None,
     ) -> None:
-        """The changes of a statement; one about a tool's table changes only the facts that the next start must know."""
-        # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.
+        """Pass on the changes of a statement.
+
+        A statement about a tool's table only changes the state for the next start.
+        """
+        # MySQL 8.0.21 and later log CREATE TABLE … SELECT and its rows as one transaction.
         self._position, self._open = item.before if item.in_transaction else item.position, item.in_transaction
         log_position = LogPosition(
             self._position.sealed(),
@@ -232,7 +238,7 @@ class MySqlLogReader:
             self._units.append(TransactionPart(log_position) if item.in_transaction else LogProgress(log_position))
 
     def _notes_unit(self, position: BinlogOffset, *, in_transaction: bool, fetched_ms: int) -> None:
-        """Facts that the next start must know, and nothing else."""
+        """Pass on changed facts for the next start, without rows or schema changes."""
         last_ts_ms = self._decoder.cursor.last_ts_ms or None
         notes = self._notes(self._history.take_state())
         log_position = LogPosition(position.sealed(), ordinal_of(position), last_ts_ms, fetched_ms, notes)
@@ -242,7 +248,7 @@ class MySqlLogReader:
         return None if state is None else LogNotes.from_json(redacted_state(state, self._masking.masks).to_json())
 
     def _as_passed_on(self, change: SchemaChange, statement: str = "") -> SchemaChange:
-        """The change without rows and values that the configuration leaves out."""
+        """Return the change without rows and values that the configuration leaves out."""
         updates, truncations = change.updates, change.truncations
         if self._row_filter is not None:
             updates = tuple(self._row_filter.update(update) for update in updates)

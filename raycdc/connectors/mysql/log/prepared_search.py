@@ -1,9 +1,9 @@
 """Finds the tables with rows in XA transactions that were prepared before the job began.
 
-`XaRows` calls `PreparedSearch` when one of them is committed, in the log fetcher's thread, which waits meanwhile. Its
-rows were never seen, but its XA PREPARE may still be in the log, which is read file by file, the newest first, without
-decoding a row. Nothing of it is stored: after a crash the same XA COMMIT causes the same search, or returns a `str`,
-the reason why it is unknown, if the log was purged since.
+`XaRows` calls `PreparedSearch` when such a transaction is committed, in the log fetcher's thread, which waits
+meanwhile. Its rows were never seen, but its XA PREPARE may still be in the log, which is read file by file, the newest
+first, without decoding a row. The result is not stored: after a crash, the same XA COMMIT causes the same search, which
+returns the reason as a `str` if the log was purged since.
 
 `check_prepared` has the findings of ``raycdc check`` about presently prepared transactions.
 """
@@ -36,15 +36,18 @@ from raycdc.model import TableId
 
 _log = logging.getLogger(__name__)
 
-#: Longest search, as all tables wait for it: a server sends some 100 GiB of its log in this time.
+#: The longest search, because all tables wait for it. A server sends about 100 GiB of its log in this time.
 SEARCH_S_MAX = 600.0
 _READ_BYTES, _READ_TIMEOUT_S = 4 << 20, 30.0
-#: ``raycdc check`` names at most this many transactions.
+#: The most transactions that ``raycdc check`` names.
 _SHOWN = 8
 
 
 class PreparedSearch:
-    """See the module's docstring. `connect` leads to the very server whose log is read."""
+    """The search for a prepared transaction; see the module's docstring.
+
+    `connect` opens a connection to the server whose log is read.
+    """
 
     def __init__(self, connect: Callable[[], Connection[Any]], info: MySqlServerInfo) -> None:
         self._connect = connect
@@ -53,9 +56,9 @@ class PreparedSearch:
         self.is_stopped: Callable[[], bool] = lambda: False
 
     def __call__(self, xid: str, before: BinlogOffset) -> tuple[TableId, ...] | str:
-        """The tables that the transaction has rows of, or why that cannot be known for sure.
+        """Return the tables with rows of the transaction, or why they cannot be known for sure.
 
-        `before` is where its XA COMMIT begins. Raises `SourceUnavailableError`.
+        `before` is the start of its XA COMMIT. Raises `SourceUnavailableError`.
         """
         try:
             return self._tables(xid, before)
@@ -85,7 +88,7 @@ class PreparedSearch:
             if search.tables is not None:
                 if has_unread:
                     return "a statement behind its XA PREPARE cannot be read, which may have changed any table"
-                # The server's locks prevent that, but it may lose them when it restarts.
+                # The server's locks prevent such changes, but a restarted server may have lost these.
                 again = [table for table in search.tables if table in changed or table.db in changed]
                 return f"{again[0]}, of which it has rows, was changed since" if again else search.tables
         return f"its XA PREPARE is not in the log any more, which begins with {files[0]}"
@@ -107,7 +110,7 @@ class PreparedSearch:
 
 
 class _FileSearch:
-    """The newest transaction `xid` that was prepared in `file`, before the place where it was committed."""
+    """The search in one `file` for the newest preparation of the transaction `xid`, before its commit."""
 
     def __init__(self, info: MySqlServerInfo, xid: str, file: str, before: BinlogOffset) -> None:
         self.file = file
@@ -125,7 +128,7 @@ class _FileSearch:
             MapSchemas.from_the_log(), wanted=lambda _: False, start=BinlogOffset(file, 4), log=info.log_kind
         )
         self._decoder.xa.on_prepare = self._prepared
-        #: The transaction of the last statement that is not known to leave rows alone begins here.
+        #: The start of the transaction with the last statement that may have changed rows.
         self._statement_in: BinlogOffset | None = None
 
     @property
@@ -135,7 +138,7 @@ class _FileSearch:
         return cursor.file != self.file or cursor.event_position >= self._before
 
     def take(self, events: npt.NDArray[np.uint8]) -> None:
-        """Look at the next events."""
+        """Process the next events of the file."""
         for item in self._decoder.items(events):
             if isinstance(item, DdlItem) and item.position <= self._before:
                 self._statement_in = item.before
@@ -154,7 +157,7 @@ class _FileSearch:
 
 
 def check_prepared(connection: Connection[Any], info: MySqlServerInfo, account: str) -> CheckResult:
-    """The XA transactions that are prepared now, as XA RECOVER lists them."""
+    """Report the XA transactions that are prepared now, as XA RECOVER lists them."""
     name = "prepared"
     try:
         rows = query(connection, "XA RECOVER FORMAT = 'SQL'" if info.is_mariadb else "XA RECOVER CONVERT XID")
@@ -183,7 +186,7 @@ def check_prepared(connection: Connection[Any], info: MySqlServerInfo, account: 
 
 
 def _xid(row: tuple[Any, ...], *, mariadb: bool) -> str:
-    """A transaction's name as XA COMMIT takes it."""
+    """Return a transaction's name as XA COMMIT expects it."""
     format_, gtrid_length, _, data = row
     text = data.decode("ascii", "replace") if isinstance(data, bytes) else str(data)
     if mariadb:

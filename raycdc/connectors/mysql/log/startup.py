@@ -3,10 +3,11 @@
 Called by `enumerator_dialect` for ``source.startup`` modes other than "now". A start in the past raises two questions,
 both answered by reading the log once from there to its end, without decoding a row:
 
-- *Which transactions lie before a place?* MySQL does not tell; the file's PREVIOUS_GTIDS and what follows do. Without
-  the exact set a later fail-over, or a check against purged transactions, would be wrong.
-- *What did a table look like there?* As it does now, unless a statement in between changed it: created in between, it
-  is followed from its CREATE; changed otherwise, it is parked, naming the statement, and the others are followed.
+- *Which transactions are before the position?* MySQL cannot be queried for them; the file's PREVIOUS_GTIDS and the
+events after it show them. Without the exact set a later fail-over, or a check against purged transactions, would be
+wrong. - *What was a table's schema there?* The present one, unless a statement in between changed it. A table created
+in between is followed from its CREATE. A table changed in between is parked, with the statement as the reason; all
+other tables are followed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _FORMAT_DESCRIPTION, _PREVIOUS_GTIDS, _GTID_LIST = 15, 35, 163
 
 @dataclass(frozen=True, slots=True)
 class PastStart:
-    """``source.startup`` as far as it names a position in the past; exactly one of the three groups is set."""
+    """A position in the past as ``source.startup`` names it; exactly one of the three groups of fields is set."""
 
     earliest: bool = False
     file: str = ""
@@ -61,7 +62,7 @@ class PastStart:
 
     @classmethod
     def of(cls, options: MySqlStartupOptions) -> PastStart | None:
-        """The place that the options name; None if the log begins now."""
+        """Return the position that the options name; None if the log begins now."""
         match options.mode:
             case StartupMode.EARLIEST:
                 return cls(earliest=True)
@@ -79,7 +80,7 @@ class PastStart:
                 return None
 
 
-#: Opens the log at a position; the caller closes it.
+#: Opens the log at a position. The caller closes it.
 OpenLog = Callable[[BinlogOffset], BinlogStream]
 
 
@@ -92,7 +93,9 @@ def past_point(
     open_log: OpenLog,
     captured: Callable[[TableId], bool],
 ) -> tuple[PastTables, BinlogOffset]:
-    """The place `start` names, and today's tables taken back over the statements between it and now."""
+    """Return the position that `start` names, and the tables there, derived from the present ones and the statements
+    since.
+    """
     position = past_position(connection, info, start, open_log)
     now = load_tables(connection, tables)
     between = statements_between(info, position, current_end(connection, info), open_log)
@@ -102,7 +105,10 @@ def past_point(
 def past_position(
     connection: Connection[Any], info: MySqlServerInfo, start: PastStart, open_log: OpenLog
 ) -> BinlogOffset:
-    """The place `start` names, with its exact GTID set. Raises `ConfigError` when the log has no such place."""
+    """Return the position that `start` names, with its exact GTID set.
+
+    Raises `ConfigError` if the log has no such position.
+    """
     files = log_files(connection, info)
     sizes = dict(files)
     if start.gtid_set:
@@ -127,8 +133,8 @@ def past_position(
 class PastTables:
     """Tables as they were at a position in the past.
 
-    For those that were `other` tables there, the schema is unknown; the values are the reasons. All other present
-    tables did not exist there.
+    `other` are tables whose schema there is unknown, each with the reason. All remaining present tables did not exist
+    there.
     """
 
     tables: Mapping[TableId, MySqlTable]
@@ -142,7 +148,7 @@ def tables_at(
     captured: Callable[[TableId], bool],
     dialect: DdlDialect,
 ) -> PastTables:
-    """The `tables` of now as they were before `statements`."""
+    """Return the present `tables` as they were before `statements`."""
     earlier = dict(tables)
     other: dict[TableId, str] = {}
     resolved: set[TableId] = set()
@@ -171,11 +177,11 @@ def tables_at(
 class _Effect(Enum):
     """What a statement implies about a table before it."""
 
-    #: The table was the same before; then: there was no table of its name.
+    #: The table was the same before, if it existed.
     NONE = auto()
-    #: There was none by its name.
+    #: The table did not exist before.
     MADE = auto()
-    #: It was a different table, or had another schema.
+    #: Another table had the name before, or the table had another schema.
     CHANGED = auto()
 
 
@@ -186,7 +192,7 @@ def _effect(item: DdlItem, table_id: TableId, now: MySqlTable, dialect: DdlDiale
     for ddl in separated(parsed):
         match ddl:
             case RenameTable(old, new) if table_id in (old, new):
-                # The table that got the name has earlier rows, which the log has under another name.
+                # The table that got the name has earlier rows, which are in the log under its former name.
                 return _Effect.CHANGED if old == table_id else _Effect.MADE
             case CreateTable(table=table) if table == table_id:
                 return _Effect.MADE
@@ -198,14 +204,14 @@ def _effect(item: DdlItem, table_id: TableId, now: MySqlTable, dialect: DdlDiale
                 if applied.events or applied.rewrites is not None or applied.table != now:
                     return _Effect.CHANGED
             case _:
-                pass  # Dropping or truncating it does not show its schema, and the log has the effect.
+                pass  # A DROP or TRUNCATE does not show the table's schema, and the log has its effect.
     return _Effect.NONE
 
 
 def statements_between(
     info: MySqlServerInfo, start: BinlogOffset, end: BinlogOffset, open_log: OpenLog
 ) -> list[DdlItem]:
-    """The statements of the log from `start` to `end`, in order."""
+    """Return the statements of the log from `start` to `end`, in order."""
     statements: list[DdlItem] = []
     if not start.by_gtid and start >= end:
         return statements
@@ -213,12 +219,12 @@ def statements_between(
     with closing(open_log(start)) as stream:
         while decoder.cursor.position < end:
             data = stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S)
-            # Only statements are read here, so rows are passed over in every form.
+            # Only statements are read here, so rows are skipped in any form.
             unread = WholeEvents(as_array(data), taken_back=True)
             statements += [item for item in decoder.items_of_whole(unread) if isinstance(item, DdlItem)]
             if len(data) == 0:
                 if start.by_gtid:
-                    break  # The server passed over what we have, up to its log's end.
+                    break  # The server skipped all transactions that we have, up to the end of its log.
                 raise SourceError(
                     f"{info.address} sent nothing of its log between {decoder.cursor.position} and {end}."
                 )
@@ -227,7 +233,7 @@ def statements_between(
 
 def _blind_decoder(info: MySqlServerInfo, start: BinlogOffset) -> BinlogDecoder:
     plain = replace(start, skip_events=0, skip_rows=0)
-    # XA transactions that were prepared earlier do not matter here: no row is read.
+    # XA transactions that were prepared earlier do not matter here, because no rows are read.
     log = info.log_kind
     return BinlogDecoder(MapSchemas.from_the_log(), wanted=lambda _: False, start=plain, log=log)
 
@@ -255,9 +261,9 @@ def _after_gtids(info: MySqlServerInfo, start: PastStart, oldest: str) -> Binlog
 def _exact(
     connection: Connection[Any], info: MySqlServerInfo, position: BinlogOffset, open_log: OpenLog
 ) -> BinlogOffset:
-    """`position` with the GTID set of everything before it."""
+    """Return `position` with the GTID set of everything before it."""
     if info.is_mariadb and position.pos <= POSITION_MAX:
-        # If an earlier event is larger than the server accepts from clients, the log is read instead.
+        # If an earlier event is larger than the server accepts from clients, read the log instead.
         with suppress(UnreportedGtidsError):
             return replace(position, gtid_set=gtid_at(connection, position.file, position.pos), server=info.identity)
     if not info.gtid_mode:
@@ -274,7 +280,7 @@ def _exact(
                     checksum = 4 if info.checksum == "CRC32" else 0
                     body = data[start + HEADER_BYTES : end - checksum]
                     before = MariaDbGtidSet.decode(body) if kind == _GTID_LIST else MySqlGtidSet.decode(body)
-                # An event's own position has 32 bits, and is 0 for those of the dump.
+                # The position in an event's header has 32 bits, and is 0 in events that belong to the dump.
                 is_of_file = data[start + 13 : start + 17] != bytes(4)
                 if before is not None and is_of_file and decoder.cursor.event_position.pos + end - start > position.pos:
                     return _checked_position(decoder, before, position, info)
@@ -299,7 +305,7 @@ def _checked_position(
 
 
 def event_bounds(data: bytes) -> Iterable[tuple[int, int, int]]:
-    """(start, end, type) of the events of a buffer."""
+    """Yield (start, end, type) of the events in a buffer."""
     at = 0
     while at + HEADER_BYTES <= len(data):
         length = int.from_bytes(data[at + 9 : at + 13], "little")
@@ -320,7 +326,7 @@ def _file_at(info: MySqlServerInfo, files: list[str], timestamp_ms: int, open_lo
 
 
 def _begun_ms(info: MySqlServerInfo, file: str, open_log: OpenLog) -> int:
-    """Return when a file was begun: the time of its FORMAT_DESCRIPTION."""
+    """Return the time when a file was begun, from its FORMAT_DESCRIPTION."""
     with closing(open_log(BinlogOffset(file, 4))) as stream:
         for _ in range(5):
             data = bytes(stream.read(bytes_max=1, timeout_s=_READ_TIMEOUT_S))
@@ -354,7 +360,7 @@ def first_since(
                 inside = decoder.cursor.in_transaction
                 for _ in decoder.items(np.frombuffer(data[start:stop], np.uint8)):
                     pass
-                # MySQL's log says when the open transaction was committed; other events have whole seconds.
+                # MySQL's log has the commit time of the open transaction. Other events have whole seconds.
                 exact = int(decoder.cursor.state[index.S_TX_MS]) > 0 or (exact and inside)
                 in_transaction = inside or decoder.cursor.in_transaction
                 if in_transaction and _since(decoder.cursor.last_ts_ms, timestamp_ms, exact=exact):

@@ -1,1 +1,1 @@
-"""The server itself: connections, catalog, checks, locks, failover, and where a pipeline starts in its log."""
+"""The server: connections, catalog, checks, locks and failover."""

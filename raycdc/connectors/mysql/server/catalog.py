@@ -1,7 +1,7 @@
-"""Tables of a server as ``information_schema`` describes them: which exist, their columns and keys, how big they are.
+"""Reads the tables of a server from ``information_schema``: their names, columns, keys and sizes.
 
-A handful of queries per database however many tables it has. A user sees only tables it may SELECT from; a table
-that is missing here is missing or not granted, and the server does not say which.
+A few queries per database, regardless of the number of tables. An account sees only tables that it may SELECT from. A
+table that is not listed does not exist or is not granted; the server does not report which.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from raycdc.connectors.mysql.values.types import IMPLICIT_ROW_END, MySqlColumn, 
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 
-#: Databases of the server itself; never captured.
+#: The databases of the server itself, which are never captured.
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 
-#: Kinds of tables that have rows of their own: no views and no sequences.
+#: The kinds of tables with rows of their own, without views and sequences.
 _WITH_ROWS = ("BASE TABLE", "SYSTEM VERSIONED")
 
 #: Allowed clock difference: a replica's log has times of another server, in whole seconds.
 CLOCKS_APART_S = 60.0
-#: MariaDB's notation of characters inside quotes.
+#: The notation of special characters in MariaDB's quoted texts.
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
 _EXPRESSION_DEFAULT = re.compile(r"^(current_timestamp|now|localtime|uuid|nextval)\b|\(", re.IGNORECASE)
 
 
 class TableFilter(Protocol):
-    """Decides which tables are captured (`raycdc.model.rules.selector`)."""
+    """A function that returns True for captured tables (`raycdc.model.rules.selector`)."""
 
     def matches(self, table: TableId) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """The server's own estimate of a table: rows, bytes of rows, and whether its engine has consistent reads."""
+    """The server's estimate of a table: rows and bytes of rows; and its engine."""
 
     rows: int
     bytes: int
@@ -51,7 +51,7 @@ class TableSize:
 
     @property
     def row_bytes(self) -> int:
-        """Average bytes of a row, at least 1."""
+        """Return the average bytes of a row, at least 1."""
         return max(1, self.bytes // max(1, self.rows))
 
 
@@ -69,21 +69,21 @@ def discover_tables(
 def selected_tables(
     tables: Iterable[TableId], selector: TableFilter, *, named: Collection[TableId] = ()
 ) -> list[TableId]:
-    """Return those of the base `tables` that `discover_tables` finds."""
+    """Return those of the base `tables` that `discover_tables` would find."""
     selected = list(filter(selector.matches, tables))
     return sorted(set(selected) - (tool_tables(selected) - set(named)))
 
 
 def all_tables(connection: Connection[Any]) -> list[TableId]:
-    """All base tables outside the system databases that this account sees, sorted."""
+    """Return all base tables outside the system databases that this account sees, sorted."""
     return sorted(_base_tables(connection, _names(connection)))
 
 
 def _names(connection: Connection[Any]) -> list[TableId]:
     """Return the names of tables, views and similar objects outside the system databases.
 
-    Only names are queried, which waits for no lock: for an object's kind, MariaDB and MySQL 5.7 wait for every session
-    that creates or changes any table of the server.
+    Only names are queried, which waits for no lock. A query for an object's kind waits on MariaDB and MySQL 5.7 for
+    every session that creates or changes any table of the server.
     """
     rows = query(
         connection,
@@ -95,7 +95,7 @@ def _names(connection: Connection[Any]) -> list[TableId]:
 
 
 def _base_tables(connection: Connection[Any], named: Collection[TableId]) -> list[TableId]:
-    """Return the names that are base tables. This statement waits for no lock, either."""
+    """Return those of the names that are base tables. This statement waits for no lock, either."""
     tables = set()
     for db in sorted({table.db for table in named}):
         try:
@@ -115,7 +115,7 @@ def is_sequence(connection: Connection[Any], table: TableId) -> bool:
 
 
 def is_in_memory(connection: Connection[Any], table: TableId) -> bool:
-    """Return True if the server keeps the rows of `table` only in memory, so that they are lost when it restarts."""
+    """Return True if the server keeps the rows of `table` in memory only, so that a restart loses them."""
     wanted = "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
     return [_text(row[0]) for row in query(connection, wanted, (table.db, table.table))] == ["MEMORY"]
 
@@ -123,8 +123,8 @@ def is_in_memory(connection: Connection[Any], table: TableId) -> bool:
 def was_there(connection: Connection[Any], table: TableId, ts_ms: int) -> bool:
     """Return True if a table of that name existed, or may have existed, before `ts_ms`, a time of the log.
 
-    A later change may make it look newer. A missing one did not exist; one that this account may not see, so that the
-    server refuses a SELECT either way, may have.
+    A later change may make it look newer. A table that does not exist now did not exist. A table that this account may
+    not see may have existed.
     """
     wanted = (
         "SELECT UNIX_TIMESTAMP(CREATE_TIME) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
@@ -201,7 +201,7 @@ def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[
 def _rows(connection: Connection[Any], sql: str, db: str, names: Collection[str]) -> list[tuple[Any, ...]]:
     """Return the rows of a query about one list from `asked_together`; names are in the first column.
 
-    The catalog may also return others whose names its collation treats as equal.
+    Rows of other names, which the catalog's collation treats as equal, are left out.
     """
     asked = frozenset(names)
     return [row for row in query(connection, sql, (db, names)) if _text(row[0]) in asked]
@@ -224,9 +224,10 @@ def asked_together(tables: Iterable[TableId]) -> Iterator[tuple[str, list[str]]]
 
 
 def below_merged(connection: Connection[Any], tables: Mapping[TableId, MySqlTable]) -> dict[TableId, str]:
-    """Why those of `tables` cannot be followed that are below a MERGE table, and what to do.
+    """Return the `tables` below a MERGE table, each with the reason why it cannot be followed, and advice.
 
-    A MERGE table that the account may not see is not found. Only asked for where a table is of an engine that it takes.
+    A MERGE table that the account may not see is not found. The server is only queried if a table has the engine
+    MyISAM.
     """
     if not any(table.engine.lower() == "myisam" for table in tables.values()):
         return {}
@@ -257,10 +258,10 @@ def below_merged(connection: Connection[Any], tables: Mapping[TableId, MySqlTabl
 def _perhaps_below(
     connection: Connection[Any], over: TableId, tables: Mapping[TableId, MySqlTable], cause: SourceError
 ) -> dict[TableId, str]:
-    """Those of `tables` that may be below a MERGE table that the server does not show: who has its columns' types.
+    """Return the `tables` that may be below a MERGE table whose definition the server does not show.
 
-    Once a table below it is mended, rows can be written through it again, and the log does not show these under the
-    names of the tables below.
+    They are the tables with the same types of columns. If a damaged table below the MERGE table is repaired, rows can
+    be written through the MERGE table again, and the log does not have these under the names of the tables below.
     """
     merged = load_tables(connection, [over]).get(over)
     types = None if merged is None else [column.column_type for column in merged.columns]
@@ -275,17 +276,17 @@ def _perhaps_below(
 
 
 def database_charsets(connection: Connection[Any]) -> dict[str, tuple[str, str]]:
-    """Default character set and collation of each database, which tables inherit that are created there."""
+    """Return the default character set and collation of each database, which new tables inherit."""
     columns = "SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME"
     rows = query(connection, f"SELECT {columns} FROM information_schema.SCHEMATA")
     return {_text(name): (_text(charset), _text(collation)) for name, charset, collation in rows}
 
 
 def collation_numbers(connection: Connection[Any]) -> dict[int, tuple[str, str]]:
-    """Character set and name of each collation, by the number that the log has for it."""
+    """Return the character set and name of each collation by its number in the log."""
     columns = "ID, CHARACTER_SET_NAME, COLLATION_NAME"
     rows = query(connection, f"SELECT {columns} FROM information_schema.COLLATIONS WHERE ID IS NOT NULL")
-    # A collation of MariaDB that fits several sets has numbers that are not listed with any of them.
+    # A collation of MariaDB that fits several sets has numbers that the catalog lists with none of them.
     return {int(number): (_text(charset), _text(name)) for number, charset, name in rows if charset is not None}
 
 
@@ -301,7 +302,10 @@ def load_table(connection: Connection[Any], table: TableId) -> MySqlTable:
 
 
 def table_sizes(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, TableSize]:
-    """Estimates per table. For InnoDB the row count may be off by half; planning only needs the magnitude."""
+    """Return estimates of the size of each table.
+
+    InnoDB's row count may be wrong by half. Planning needs only the magnitude.
+    """
     sizes: dict[TableId, TableSize] = {}
     for db, names in asked_together(tables):
         rows = query(
@@ -327,13 +331,13 @@ _COLLATIONS = (
     "WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s"
 )
 
-# If the user named it; the server adds it to every unique key, including this one.
+# The end column of a system-versioned table that names it. The server adds it to every unique key, even this one.
 _ROW_ENDS = (
     "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
     "AND GENERATION_EXPRESSION = 'ROW END'"
 )
 
-# STATISTICS and not TABLE_CONSTRAINTS: the latter hides keys from users who may only SELECT.
+# STATISTICS is used because TABLE_CONSTRAINTS hides keys from users who may only SELECT.
 _KEYS = (
     "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
     "AND INDEX_NAME = 'PRIMARY' ORDER BY TABLE_NAME, SEQ_IN_INDEX"
@@ -365,10 +369,10 @@ def _column(row: tuple[Any, ...], *, mariadb: bool) -> MySqlColumn:
 
 
 def constant_default(default: str | None, extra: str, *, quoted: bool) -> str | None:
-    """The constant in ``COLUMN_DEFAULT``, or None when there is none (NULL, or an expression evaluated per row).
+    """Return the constant in ``COLUMN_DEFAULT``; None if there is none (NULL, or an expression evaluated per row).
 
-    MySQL prints a constant bare and marks expressions in EXTRA (8.0) or prints ``CURRENT_TIMESTAMP``; MariaDB
-    (`quoted`) quotes strings and prints ``NULL``, numbers and expressions bare.
+    MySQL prints constants without quotes, and marks expressions in EXTRA (8.0) or prints ``CURRENT_TIMESTAMP``. MariaDB
+    (`quoted`) quotes strings, and prints ``NULL``, numbers and expressions without quotes.
     """
     if default is None or "DEFAULT_GENERATED" in extra.upper():
         return None

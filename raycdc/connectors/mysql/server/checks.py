@@ -1,8 +1,8 @@
-"""Checks that this server, with this account, can be captured; each finding has the statement that fixes it.
+"""Checks that a server can be captured with an account. Each finding has the statement that fixes it.
 
-`check_source` changes nothing; each finding is one `CheckResult`. `require_ok` turns failed required ones into one
-error that fits on a screen. ``raycdc check`` does all checks; a start uses `require_source`, which leaves out advice,
-and checks for parking, which are done where tables are parked.
+`check_source` changes nothing; each finding is one `CheckResult`. `require_ok` turns failed required findings into one
+error that fits on a screen. ``raycdc check`` does all checks. A start uses `require_source`, without advice and without
+the checks that park tables, which run where tables are parked.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.batch import reserved_column
 
-#: Shorter retention than this risks the log during an outage of the pipeline.
+#: A shorter retention may lose the log during an outage of the pipeline.
 RETENTION_MIN_S = 86_400.0
 #: The lock timeouts for the first locked table and for each later one, because information about them must not delay
 #: the others.
 _FIRST_LOCK_WAIT_S, _LATER_LOCK_WAIT_S = 2, PLANNING_WAIT_S
-#: A message names at most this many tables.
+#: The most tables that a message names.
 _TABLES_SHOWN = 8
 
 
@@ -59,7 +59,7 @@ def check_source(
 ) -> list[CheckResult]:
     """Return all findings, required and advisory, for capturing `tables` with one of `server_ids`.
 
-    Needs no privilege itself: a check that is not permitted counts as failed. Raises only when the connection breaks.
+    No privilege is needed: a check that is not permitted counts as failed. Raises only if the connection breaks.
     """
     wanted = sorted(set(tables))
     account = _account(connection)
@@ -83,8 +83,7 @@ def require_source(
 ) -> None:
     """Raise `SourceError` for findings of `check_source` that prevent a run.
 
-    `loaded` are the readable ones of `tables` (`load_tables`). Uses one statement per table, because a start waits for
-    it.
+    `loaded` are the readable tables (`load_tables`). It uses one statement per table, because a start waits for it.
     """
     wanted = sorted(set(tables))
     account = _account(connection)
@@ -99,7 +98,7 @@ def require_source(
 
 
 def rows_in_the_open(settings: MySqlSettings) -> list[CheckResult]:
-    """A warning where rows travel unencrypted from a server beyond this machine."""
+    """Warn if rows are transferred unencrypted from a server on another machine."""
     return readable_on_the_way(
         settings.address,
         [] if settings.unix_socket else [settings.host],
@@ -132,12 +131,13 @@ class ServerIdsInUseError(SourceError):
 def lease_server_id(
     connection: Connection[Any], info: MySqlServerInfo, candidates: Iterable[int], *, wait_s: float = 0.0
 ) -> int:
-    """Return the first unused one of `candidates`, reserved until `connection` ends.
+    """Return the first unused id of `candidates`, reserved until `connection` ends. Raises `SourceError` if there is
+    none.
 
-    Raises `SourceError` if there is none. A replica that uses another one's id makes the server end that one's log
-    stream, and not every account can list the registered replicas. Therefore our jobs also hold a user lock with the
-    id's name, which needs no privilege: `connection` must be the one on which the log is then read. When all are in
-    use, the first to become free is used: the server notices the end of a killed job only at its next heartbeat.
+    If two replicas use one id, the server ends the log stream of the first. Not every account can list the registered
+    replicas. Therefore our jobs also hold a user lock with the id's name, which needs no privilege. `connection` must
+    be the one on which the log is then read. If all ids are in use, the first one that becomes free is returned: the
+    server notices the end of a killed job only at its next heartbeat.
     """
     wanted = list(candidates)
     deadline = time.monotonic() + wait_s
@@ -156,11 +156,12 @@ def lease_server_id(
 
 
 def used_server_ids(connection: Connection[Any], info: MySqlServerInfo) -> set[int]:
-    """Ids of the server and of the replicas registered with it: those we may see, of a server that may be asked."""
+    """Return the ids of the server and of its registered replicas, as far as this account may see them."""
     used = {info.server_id}
     if _dies_of_lost_replicas(info):
         return used
-    # MySQL 8.0.22 renamed the statement; 8.4 dropped the old name. It needs REPLICATION SLAVE, checked elsewhere.
+    # MySQL 8.0.22 renamed the statement, and 8.4 removed the old name. Another check reports a missing REPLICATION
+    # SLAVE.
     renamed = not info.is_mariadb and info.version >= (8, 0, 22)
     statement = "SHOW REPLICAS" if renamed else "SHOW SLAVE HOSTS"
     try:
@@ -182,7 +183,7 @@ def _dies_of_lost_replicas(info: MySqlServerInfo) -> bool:
 
 
 def _lock(connection: Connection[Any], server_id: int) -> bool:
-    """Take the lock of `server_id`; return True if it is ours. MySQL manual, "Locking Functions"."""
+    """Take the lock of `server_id`. Returns True if it was free (MySQL manual, "Locking Functions")."""
     row = query_one(connection, "SELECT GET_LOCK(%s, 0)", (_lock_name(server_id),))
     return row is not None and row[0] == 1
 
@@ -285,12 +286,12 @@ def _process_privilege(connection: Connection[Any], info: MySqlServerInfo, accou
 
 
 def _grants(connection: Connection[Any], account: str) -> list[str]:
-    """The user's grants, those of its roles included."""
+    """Return the user's grants, with those of its roles."""
     own = [str(row[0]) for row in query(connection, "SHOW GRANTS FOR CURRENT_USER()")]
     roles = [g.split("GRANT ", 1)[1].split(" TO ", 1)[0] for g in own if re.match(r"GRANT [`'].*[`']@?.* TO ", g)]
     for role in roles:
         with suppress(SourceError):
-            # MySQL lists a role's privileges only when it is named; MariaDB lists them for the role itself.
+            # MySQL lists the privileges of a role only if it is named. MariaDB lists them for the role itself.
             own += [str(row[0]) for row in query(connection, f"SHOW GRANTS FOR {account} USING {role}")]
         with suppress(SourceError):
             own += [str(row[0]) for row in query(connection, f"SHOW GRANTS FOR {role}")]
@@ -306,7 +307,10 @@ def _select_privileges(
     *,
     tries_rows: bool,
 ) -> list[CheckResult]:
-    """Check that each table exists and may be read; with `tries_rows`, also that its rows can be, else it is parked."""
+    """Check that each table exists and may be read.
+
+    With `tries_rows`, check that its rows can be read, or it is parked.
+    """
     results = []
     refused: list[TableId] = []
     locked: list[TableId] = []
@@ -366,7 +370,7 @@ def _select_privileges(
 def _may_read(connection: Connection[Any], name: str) -> bool:
     """Return True if the server accepts a SELECT of every column of the table `name`."""
     try:
-        # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
+        # All columns are selected by ``*``: columns without a privilege are hidden from us, but they are in the log.
         query(connection, f"SELECT * FROM {name} LIMIT 0")
     except SourceUnavailableError:
         raise
@@ -376,9 +380,9 @@ def _may_read(connection: Connection[Any], name: str) -> bool:
 
 
 def unreadable(connection: Connection[Any], table: TableId) -> str:
-    """Return why the server cannot read a table's rows: its file is damaged or missing; empty if it can, or unknown.
+    """Return why the server cannot read a table's rows (damaged or missing file); empty if it can, or if unknown.
 
-    Waits for a lock of the table as long as the session does: see `short_lock_waits`.
+    Waits for a lock of the table as long as the session permits; see `short_lock_waits`.
     """
     try:
         query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 1")

@@ -1,7 +1,7 @@
-"""Facts about a server: its flavour, its log, and positions in it.
+"""Facts about a server: its flavor, its log, and positions in it.
 
-Reads only; needs REPLICATION CLIENT (MariaDB: BINLOG MONITOR) for positions. The probe needs no privilege at all, so
-that `checks` can report what is missing.
+It only reads. Positions need REPLICATION CLIENT (MariaDB: BINLOG MONITOR). The probe needs no privilege, so that
+`checks` can report missing ones.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from raycdc.connectors.mysql.server.mariadb_log import UnreportedGtidsError, ens
 from raycdc.errors import LogLostError, SourceError
 from raycdc.source.log_owner import LogOwner
 
-#: How often `current_position` retries, on a busy server, to get a GTID set that belongs exactly to the position.
+#: The number of attempts of `current_position` to get a GTID set that belongs exactly to the position, on a busy
+#: server.
 _GTID_TRIES = 5
-#: … where a MariaDB cannot tell it of the position.
+#: The same number for a MariaDB that cannot report the set of a position.
 _GTID_TRIES_MORE = 500
 _GTID_NEXT = re.compile(r"GTID_NEXT=\s*'([^']+:\d+)'")
-#: Longest time a commit takes from the log to visibility on a server that waits for no replica.
+#: The longest time between a commit's log entry and its visibility, on a server that waits for no replica.
 _COMMIT_WAIT_S = 1.0
 
 
 class Flavor(StrEnum):
-    """The two families of servers; they differ in GTIDs, snapshots and statements about the log."""
+    """The two kinds of servers. They differ in GTIDs, snapshots and statements about the log."""
 
     MYSQL = "mysql"
     MARIADB = "mariadb"
@@ -69,12 +70,15 @@ class MySqlServerInfo:
 
     @property
     def owner(self) -> LogOwner:
-        """Whose log its places are of."""
+        """Return the owner of the log to which positions belong."""
         return LogOwner(self.identity, self.address, "server", "source.host")
 
     @property
     def log_kind(self) -> LogKind:
-        """Return how its log is decoded. Values follow this server's format, even in files of an older version."""
+        """Return the kind of the log for decoding it.
+
+        Values have this server's format, even in files of an older version.
+        """
         return LogKind(mariadb=self.is_mariadb, json_point_zero=self.is_mariadb or self.version >= (8, 0, 0))
 
     @property
@@ -114,7 +118,7 @@ _VARIABLES = (
 
 
 def probe(connection: Connection[Any]) -> MySqlServerInfo:
-    """Ask the server who it is. Never blocks on locks; any user may."""
+    """Query the server's properties. Needs no privilege, and never waits for locks."""
     version_row = query_one(connection, "SELECT VERSION()")
     text = str(version_row[0]) if version_row else ""
     rows = query(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name IN %s", (_VARIABLES,))
@@ -139,7 +143,7 @@ def probe(connection: Connection[Any]) -> MySqlServerInfo:
 
 
 def parse_version(text: str) -> tuple[int, int, int]:
-    """``10.11.19-MariaDB-log`` → ``(10, 11, 19)``; missing parts are 0."""
+    """Parse a version: ``10.11.19-MariaDB-log`` becomes ``(10, 11, 19)``; missing parts are 0."""
     parts: list[int] = []
     for part in text.split("-", 1)[0].split(".")[:3]:
         digits = "".join(c for c in part if c.isdigit())
@@ -151,7 +155,7 @@ def parse_version(text: str) -> tuple[int, int, int]:
 def current_end(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
     """Return the present end of the log: an upper bound of everything that a SELECT answered so far can have seen.
 
-    MySQL also returns its GTID set, as in `current_position`; for MariaDB it is left out. Raises `SourceError` when the
+    On MySQL, the position has a GTID set, as in `current_position`; on MariaDB it has none. Raises `SourceError` if the
     log is off or may not be read.
     """
     status = query_dict(connection, status_statement(info))
@@ -190,12 +194,12 @@ def current_position(connection: Connection[Any], info: MySqlServerInfo) -> Binl
 
 
 def start_position(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
-    """The end of the log now, for a log reader that starts there, returned once everything before it is visible.
+    """Return the end of the log now, for a log reader that starts there, when everything before it is visible.
 
-    A transaction is written to the log before SELECTs see it. A reader starting between the two would never read it,
-    and a chunk opened at once would not see it either. MariaDB needs no wait: its chunks wait themselves. MySQL with
-    GTIDs waits for the transactions that were being committed. MySQL without them gives us nothing to wait for but
-    time: a second, and the semi-synchronous time-out where that is on. (Chunks wait for more: `commits`, or
+    A transaction is written to the log before SELECTs see it. A reader that starts between the two would never read it,
+    and a chunk that is opened immediately would not see it either. MariaDB needs no wait, because its chunks wait
+    themselves. MySQL with GTIDs waits for the transactions that were being committed. MySQL without them can only wait
+    for a time: a second, and the semi-synchronous time-out if that is on. (Chunks wait for more: `commits`, or
     `visible_within`.)
     """
     offset = current_position(connection, info)
@@ -210,16 +214,19 @@ def start_position(connection: Connection[Any], info: MySqlServerInfo) -> Binlog
         if end == offset:
             return end
         offset = end
-    # The log moved during each attempt: the set is derived from the transactions after the position.
+    # The log moved during each attempt, so the set is derived from the transactions after the position.
     wait_for_commits(connection, info)
     return replace(offset, gtid_set=gtids_before(connection, info, offset))
 
 
 def gtids_before(connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset) -> str:
-    """MySQL: the exact set of transactions before a position near the log's end, once all of them are visible."""
+    """Return MySQL's exact set of transactions before a position near the end of the log, when all of them are
+    visible.
+    """
     row = query_one(connection, "SELECT @@GLOBAL.gtid_executed")
     executed = MySqlGtidSet.parse(str(row[0] or "").replace("\n", "") if row else "")
-    # Every transaction executed by now is in the log by now, so those after the position are between the two positions.
+    # Every transaction executed by now is in the log by now. The transactions after the position are therefore between
+    # the two positions.
     end = current_end(connection, info)
     behind = MySqlGtidSet()
     for file, _ in log_files(connection, info):
@@ -237,7 +244,8 @@ def gtids_before(connection: Connection[Any], info: MySqlServerInfo, offset: Bin
 def wait_for_commits(connection: Connection[Any], info: MySqlServerInfo, *, timeout_s: float = 60.0) -> None:
     """Wait until every transaction that is in MySQL's log now is visible. Only with GTIDs."""
     owned = query_one(connection, "SELECT @@GLOBAL.gtid_owned")
-    # gtid_owned reads ``uuid:5#thread:6#thread,…``; a GTID in it is between the log and visibility, or before both.
+    # gtid_owned contains ``uuid:5#thread:6#thread,…``. Such a GTID is in the log but not visible, or not yet in the
+    # log.
     text = str(owned[0] or "").replace("\n", "") if owned else ""
     if gtids := _without_owners(text):
         wait_for_gtid_set(connection, info, gtids, timeout_s=timeout_s)
@@ -254,7 +262,7 @@ def wait_for_gtid_set(connection: Connection[Any], info: MySqlServerInfo, gtid_s
 
 
 def oldest_position(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
-    """The first event of the oldest log file the server still has."""
+    """Return the first position of the oldest log file that the server still has."""
     files = log_files(connection, info)
     purged = ""
     if not info.is_mariadb and info.gtid_mode:
@@ -264,7 +272,7 @@ def oldest_position(connection: Connection[Any], info: MySqlServerInfo) -> Binlo
 
 
 def log_files(connection: Connection[Any], info: MySqlServerInfo) -> list[tuple[str, int]]:
-    """Name and size of every log file, oldest first. Raises `SourceError` when there is none."""
+    """Return the name and size of every log file, oldest first. Raises `SourceError` if there is none."""
     files = [(str(row[0]), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
     if not files:
         raise SourceError(f"{info.address} has no binary log file. Start the server with log_bin.")
@@ -290,7 +298,7 @@ def ensure_available(connection: Connection[Any], info: MySqlServerInfo, offset:
         _ensure_gtid_history(connection, info, offset, snapshot)
         return
     if offset.by_gtid:
-        return  # MariaDB says itself, when asked, whether it has the transactions.
+        return  # MariaDB reports itself, when the dump is requested, if it lacks the transactions.
     files = log_files(connection, info)
     sizes = dict(files)
     oldest, newest = files[0][0], files[-1][0]
@@ -344,7 +352,7 @@ def status_statement(info: MySqlServerInfo) -> str:
 
 
 def _without_owners(owned: str) -> str:
-    """``uuid:5#12:6#13,uuid2:7#9`` → ``uuid:5:6,uuid2:7``."""
+    """Remove the threads: ``uuid:5#12:6#13,uuid2:7#9`` becomes ``uuid:5:6,uuid2:7``."""
     sources = []
     for source in filter(None, owned.split(",")):
         uuid, *intervals = source.strip().split(":")
@@ -360,7 +368,7 @@ def _commit_wait_s(info: MySqlServerInfo) -> float:
 
 
 def _expire_s(variables: dict[str, str]) -> float:
-    """Seconds log files are kept; 0 means for ever."""
+    """Return the seconds for which log files are kept; 0 means for ever."""
     seconds = float(variables.get("binlog_expire_logs_seconds", "0") or 0)
     return seconds or float(variables.get("expire_logs_days", "0") or 0) * 86400
 

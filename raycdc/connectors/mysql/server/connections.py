@@ -1,4 +1,6 @@
-"""Connections to the server of a source: for questions, to the very server whose log is read, and to the log itself."""
+"""Opens connections to the server of a source: for any queries, for queries at the log's server, and to the log
+itself.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ from raycdc.connectors.mysql.server.client import MySqlServerInfo, ensure_availa
 from raycdc.connectors.mysql.server.failover import require_same_server
 from raycdc.errors import SourceUnavailableError
 
-#: The time after a heartbeat by which the server has certainly noticed that a log connection is gone.
+#: The time after a heartbeat when the server has certainly noticed that a log connection is gone.
 _HEARTBEAT_MARGIN_S = 10.0
-#: How long a catch-up stream waits until the main log has its server id; the two are opened together.
+#: The longest wait of a catch-up stream until the main log has its server id. The two are opened together.
 _ID_WITHIN_S = 5.0
 _PAUSE_S = 0.02
 
@@ -40,7 +42,7 @@ class SharedConnection:
 
     @contextmanager
     def borrow(self) -> Iterator[Connection[Any]]:
-        """The connection. It may block on opening it, with the errors of that."""
+        """Open the connection if necessary, and yield it. Blocks, and raises the errors of connecting."""
         if self._connection is None:
             self._connection = self._connect()
         try:
@@ -51,26 +53,29 @@ class SharedConnection:
             raise
 
     def close(self) -> None:
-        """Harmless where nothing is open."""
+        """Close the connection, if it is open."""
         if (connection := self._connection) is not None:
             self._connection = None
             close_quietly(connection)
 
 
 class Connections:
-    """Opens connections where the configuration says. Picklable: it holds none."""
+    """The factory of connections, by the configuration. Picklable: it holds none."""
 
     def __init__(self, config: MySqlSourceConfig) -> None:
         self._config = config
         self._info: MySqlServerInfo | None = None
-        #: The server id under which this process follows the log.
+        #: The server id with which this process follows the log.
         self._leased: int | None = None
 
     def connect(self) -> Connection[Any]:
         return connect(self._config.settings())
 
     def connect_to(self, position: BinlogOffset) -> Connection[Any]:
-        """A connection to the very server of `position`, for answers whose position is compared with the log's."""
+        """Return a connection to the server of `position`, for answers that are compared with its log.
+
+        Raises `SourceUnavailableError` if another server answers.
+        """
         connection = self.connect()
         try:
             require_same_server(connection, probe(connection), position)
@@ -91,15 +96,15 @@ class Connections:
         return self._stream(start, self._ids())[0]
 
     def follow(self, start: BinlogOffset) -> BinlogStream:
-        """`open_log` to follow it, for as long as this process reads."""
+        """Open the log with `open_log`, for as long as this process reads."""
         self._leased = None
         stream, self._leased = self._stream(start, self._ids())
         return stream
 
     def follow_catch_up(self, start: BinlogOffset) -> BinlogStream:
-        """Open a catch-up stream, under another server id than the main log's, once that has one.
+        """Open a catch-up stream, with another server id than the main log, after that has one.
 
-        An id that another job has may become free again, so without an unused id it raises `SourceUnavailableError`.
+        If there is no unused id, it raises `SourceUnavailableError`, because another job may free its id.
         """
         deadline = time.monotonic() + _ID_WITHIN_S
         while self._leased is None:
@@ -119,7 +124,7 @@ class Connections:
         heartbeat_s = self._config.heartbeat.total_seconds()
         connection = self.connect()
         try:
-            # Checked on this very connection: behind one address, another server may accept the next one.
+            # Checked on the connection itself: several servers may have one address.
             info = probe(connection)
             require_same_server(connection, info, start)
             ensure_available(connection, info, start)

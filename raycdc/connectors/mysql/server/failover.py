@@ -1,12 +1,12 @@
 """Continues at another server than the one whose log was read before.
 
 Called before a log is assigned to a reader (`enumerator_dialect`) and before a run (`source.preflight`). A file and a
-byte mean nothing on another server; both servers have their transactions in common, by GTID. The other server must have
+byte mean nothing on another server, but both servers have the same transactions, by GTID. The other server must have
 executed everything that was read (executed ⊇ ours), and must still have everything that was not (ours ⊇ purged).
 
-Reading continues at the beginning of the other server's log, `by_gtid`: transactions that were read may be anywhere
-after it, in that server's own commit order, and the server skips them. Positions of the two servers are never compared:
-open chunks are read again, and published ones need no position any more.
+Reading continues at the beginning of the other server's log, `by_gtid`. Transactions that were read may be anywhere in
+it, because that server has another commit order; the server skips them. Positions of the two servers are never
+compared: open chunks are read again, and published ones need no position any more.
 
 *Limit:* a log is recognised by its mark (`log_mark`) only at the server that wrote it. If the old server was reset,
 used the same GTIDs again, and only then was replaced by one that has these, only the numbers are compared.
@@ -28,7 +28,8 @@ from raycdc.connectors.mysql.server.mariadb_log import listed_before
 from raycdc.connectors.mysql.snapshot.consistent import wait_until_visible
 from raycdc.errors import LogLostError, SourceUnavailableError
 
-#: A replica that takes over has all of the old server's transactions, but may be applying the last of them still.
+#: The wait for a replica that takes over: it has all of the old server's transactions, but may still be applying the
+#: last ones.
 CATCH_UP_S = 10.0
 _VISIBLE_WITHIN_S = 60.0
 _PAUSE_S = 0.05
@@ -38,7 +39,8 @@ _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 def resume_position(
     connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset, *, catch_up_s: float = CATCH_UP_S
 ) -> BinlogOffset:
-    """Return where a log read up to `offset` goes on at this server: there, or at the same transactions of another one.
+    """Return where a log read up to `offset` continues at this server: at `offset`, or after the same transactions if
+    it is another server.
 
     Blocks up to `catch_up_s` for a replica that is behind. Raises `LogLostError` naming the missing transactions.
     """
@@ -54,7 +56,7 @@ def resume_position(
         )
     if info.is_mariadb:
         _require_mariadb_history(connection, info, offset, catch_up_s)
-        # Chunks wait for the place of the log reader to be visible, and it stays at the log's beginning at first.
+        # Chunks wait until the log reader's position is visible, and that is the beginning of the log at first.
         wait_until_visible(connection, info, current_end(connection, info), _VISIBLE_WITHIN_S)
     else:
         _require_mysql_history(connection, info, offset, catch_up_s)
@@ -68,7 +70,10 @@ def is_elsewhere(info: MySqlServerInfo, offset: BinlogOffset) -> bool:
 
 
 def require_same_server(connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset) -> None:
-    """Raises `SourceUnavailableError`, after which the enumerator finds the place on the server that answers now."""
+    """Raise `SourceUnavailableError` if this is not the server of `offset`.
+
+    The enumerator then finds the position on the server that answers now.
+    """
     if is_elsewhere(info, offset):
         raise SourceUnavailableError(
             f"{address_of(connection)} is the server {info.identity} now, and the log is read from {offset.server}: "
@@ -94,7 +99,7 @@ def _require_mariadb_history(
 ) -> None:
     """Check MariaDB's transactions per domain.
 
-    Gtid_binlog_state has all that it logged, and its oldest file shows which are purged.
+    Gtid_binlog_state has all logged transactions, and the oldest file shows which of them are purged.
     """
     ours = MariaDbGtidSet.parse(offset.gtid_set).last
     deadline = time.monotonic() + catch_up_s

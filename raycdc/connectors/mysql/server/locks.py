@@ -1,8 +1,8 @@
-"""Tables that other sessions have locked: our waits are short, and errors name the lock's owner.
+"""Handles tables that other sessions have locked: our waits are short, and errors name the owner of the lock.
 
 A SELECT waits for ``LOCK TABLES t WRITE``, for a statement that changes the table and itself waits for a long
 transaction, and for ``FLUSH TABLES`` that waits for a long SELECT. By default it waits for a day (MariaDB) or a year
-(MySQL); our sessions set a timeout, and get error 1205 then.
+(MySQL). Our sessions set a timeout, after which they get error 1205.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycdc.model import TableId
 PLANNING_WAIT_S = 1
 #: The lock timeout of a chunk's SELECT: long enough for most statements that lock a table, too short for maintenance.
 READING_WAIT_S = 5
-#: The time that `locked_by` may use for all tables.
+#: The time limit of `locked_by` for all tables.
 _ASKING_S = 10.0
 _HOLDERS_SHOWN = 3
 #: The sessions that have a lock of the table, or wait for one that blocks SELECTs. The first query works with
@@ -73,7 +73,7 @@ def connect_briefly(connect: Callable[[], Connection[Any]], *, seconds: int) -> 
 
 
 def locked_error(table: TableId) -> TableLockedError:
-    """The error for a table that is locked."""
+    """Return the error for a locked table."""
     return TableLockedError(
         f"Another session has {table} locked, so nothing of it can be read now. SHOW FULL PROCESSLIST lists the "
         "sessions; wait, or end that one (KILL)."
@@ -81,7 +81,9 @@ def locked_error(table: TableId) -> TableLockedError:
 
 
 def locked_by(connection: Connection[Any], tables: Sequence[TableId]) -> Mapping[TableId, str]:
-    """`EnumeratorDialect.locked_by`, in a session that does not wait long."""
+    """Return the locked tables with the owners of their locks (`EnumeratorDialect.locked_by`), in a session with short
+    waits.
+    """
     answers: dict[TableId, str] = {}
     deadline = time.monotonic() + _ASKING_S
     for table in tables:
@@ -97,14 +99,14 @@ def locked_by(connection: Connection[Any], tables: Sequence[TableId]) -> Mapping
                 "session (KILL)."
             )
         except SourceError:
-            continue  # Any other error is reported when the table is read.
+            continue  # Any other error will be reported when the table is read.
         if time.monotonic() > deadline:
             break
     return answers
 
 
 def _holders(connection: Connection[Any], table: TableId) -> str:
-    """Return who has the table locked, as far as the server shows it to this account."""
+    """Return the sessions that have locked the table, as far as the server shows them to this account."""
     for sql in _HOLDERS:
         try:
             found = query(connection, sql, {"db": table.db, "table": table.table})

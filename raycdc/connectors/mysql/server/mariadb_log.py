@@ -17,23 +17,27 @@ from raycdc.connectors.mysql.binlog.positions.gtid import MariaDbGtidSet
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 
-#: BINLOG_GTID_POS answers NULL beyond.
+#: The largest position for BINLOG_GTID_POS, which returns NULL beyond.
 POSITION_MAX = (1 << 32) - 1
-#: A file begins with its format and the list of what came before it; there may be an encryption event between.
+#: The number of events at the head of a file: its format and the list of earlier transactions, maybe with an encryption
+#: event between them.
 _HEAD_EVENTS = 5
 _GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
 class UnreportedGtidsError(SourceError):
-    """MariaDB cannot tell its transactions up to a place: an event before it is larger than it takes from clients."""
+    """MariaDB cannot report its transactions up to a position, because an earlier event is larger than it accepts from
+    clients.
+    """
 
     cure = "Raise max_allowed_packet on the server (SET GLOBAL max_allowed_packet = …, up to 1 GiB)."
 
 
 def ensure_same_log(connection: Connection[Any], address: str, offset: BinlogOffset, snapshot: str) -> None:
-    """MariaDB: the transactions before our byte are those we read; RESET MASTER and other servers have others there.
+    """Raise `LogLostError` unless MariaDB's transactions before our position are those that we read.
 
-    A domain that we know and the file does not was deleted since (FLUSH BINARY LOGS DELETE_DOMAIN_ID).
+    They differ after RESET MASTER, and on other servers. A domain that we know and the file does not have was deleted
+    since (FLUSH BINARY LOGS DELETE_DOMAIN_ID).
     """
     ours = MariaDbGtidSet.parse(offset.gtid_set).last
     try:
@@ -70,20 +74,23 @@ def gtid_at(connection: Connection[Any], file: str, position: int) -> str:
 
 
 def gtid_binlog_pos(connection: Connection[Any]) -> str:
-    """The last transaction of each domain in the whole log."""
+    """Return the last transaction of each domain in the whole log."""
     row = query_one(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
     return str(row[0] or "") if row else ""
 
 
 def listed_before(connection: Connection[Any], file: str) -> list[tuple[int, int, int]]:
-    """(domain, server id, sequence number) of all that came before a file, as its head lists it; the last counts."""
+    """Return (domain, server id, sequence number) of all transactions before a file, from the list at its head.
+
+    The last entry of a domain counts.
+    """
     head = query(connection, f"SHOW BINLOG EVENTS IN %s LIMIT {_HEAD_EVENTS}", (file,))
     listed = "".join(str(event[5]) for event in head if str(event[2]).lower() == "gtid_list")
     return [(int(domain), int(server), int(sequence)) for domain, server, sequence in _GTID.findall(listed)]
 
 
 def _transactions_before(connection: Connection[Any], offset: BinlogOffset) -> dict[int, tuple[int, int]]:
-    """Return the server's answer; empty if the position is inside an event, and so of another log."""
+    """Return the server's answer; empty if the position is inside an event, and therefore of another log."""
     try:
         return MariaDbGtidSet.parse(gtid_at(connection, offset.file, offset.pos)).last
     except SourceUnavailableError:
@@ -99,7 +106,8 @@ def _compared_with_what_follows(
 ) -> tuple[bool, dict[int, tuple[int, int]]]:
     """Return True if `ours` may be before the position, and the transactions before the end of its file.
 
-    A domain that continues after the position must do so after ours; one that does not must end with ours.
+    A domain that continues after the position must continue after our last transaction. A domain that does not continue
+    must end with it.
     """
     files = [str(row[0]) for row in query(connection, "SHOW BINARY LOGS")]
     following = files[files.index(offset.file) + 1 :]

@@ -1,4 +1,4 @@
-"""Cases in which rows are missing in a server's log, so that tables cannot be followed.
+"""Finds tables whose rows are missing in a server's log, so that they cannot be followed.
 
 `LOG_GAPS` lists them, from the manuals of both servers; ``raycdc check``, a start and the manual's page use it. A table
 with missing rows is parked at the first of: the probe before its snapshot, the statement that creates it or changes its
@@ -6,7 +6,7 @@ engine, or a start that finds it. A server whose log lacks the rows of all table
 
 Another case are foreign keys that change rows by cascade, on servers that do not log that. Such a table is parked at
 the first of: the probe before its snapshot, the statement that adds the key, or a start that finds the key
-(`unfollowable`; the key may have come by a swap, or while the log was not read).
+(`unfollowable`; the key may have come by a rename, or while the log was not read).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raycdc.source.tables.parking import Refusal
 
 
 class GapEffect(Enum):
-    """The consequence of a gap."""
+    """The consequence of a gap in the log."""
 
     REFUSED = "refused, by `raycdc check` and by a start"
     PARKED = "the tables that it concerns are parked"
@@ -88,7 +88,7 @@ LOG_GAPS = (
     FILTERED, STATEMENTS, REPLICA, REPLICA_STOPPED, REPLICA_FILTERS, IGNORED_ERRORS, ENGINES, UNLOGGED_SESSIONS,
 )  # fmt: skip
 
-#: Engines whose tables change by this server alone, which logs each row; any other engine is not known to.
+#: Engines whose tables are changed by this server only, which logs each row. For any other engine this is unknown.
 LOGGED_ENGINES = frozenset(
     {"innodb", "myisam", "mrg_myisam", "aria", "memory", "archive", "csv", "rocksdb", "tokudb", "mroonga"}
 )
@@ -101,7 +101,7 @@ _ENGINE_WHY: Mapping[str, str] = {
     "columnstore": "loads rows without logging them",
     "ndbcluster": "logs rows of all servers of its cluster in another form",
 }
-#: Columns of SHOW REPLICA STATUS.
+#: The columns of SHOW REPLICA STATUS.
 _FILTER_COLUMNS = (
     "Replicate_Do_DB", "Replicate_Ignore_DB", "Replicate_Do_Table", "Replicate_Ignore_Table",
     "Replicate_Wild_Do_Table", "Replicate_Wild_Ignore_Table", "Replicate_Rewrite_DB", "Replicate_Do_Domain_Ids",
@@ -114,7 +114,7 @@ _ON = frozenset({"ON", "1"})
 class LoggedTables:
     """A server's answers about its log: which databases it has, and where its rows come from.
 
-    `replication` is what SHOW REPLICA STATUS says, None if this account may not ask.
+    `replication` is the result of SHOW REPLICA STATUS, None if this account may not run it.
     """
 
     info: MySqlServerInfo
@@ -124,7 +124,7 @@ class LoggedTables:
 
     @classmethod
     def asked(cls, connection: Connection[Any], info: MySqlServerInfo) -> LoggedTables:
-        """Ask the server. Raises only where the connection breaks."""
+        """Query the server. Raises only if the connection breaks."""
         if not info.log_bin:
             return cls(info)
         status = _allowed(connection, status_statement(info)) or [{}]
@@ -164,7 +164,7 @@ class LoggedTables:
         ]
 
     def _filter_of(self, db: str) -> str:
-        """The setting that leaves the database out."""
+        """Return the setting that leaves the database out of the log; empty if there is none."""
         same = str.lower if self.info.variables.get("lower_case_table_names", "0") != "0" else str
         if self.do and same(db) not in {same(name) for name in self.do}:
             return f"binlog_do_db = {', '.join(self.do)}"
@@ -244,7 +244,7 @@ def unlogged(
     *,
     logged: LoggedTables | None = None,
 ) -> dict[TableId, str]:
-    """The `tables` whose rows are not in the log, each with its reason."""
+    """Return the `tables` whose rows are not in the log, each with its reason."""
     if not tables:
         return {}
     asked = logged or LoggedTables.asked(connection, info)
@@ -292,7 +292,7 @@ def _sources(connection: Connection[Any], info: MySqlServerInfo) -> tuple[Server
     if (rows := _allowed(connection, statement)) is not None:
         return tuple(rows)
     if info.is_mariadb:
-        # Most servers that do not permit the query are no replicas.
+        # Most servers that refuse the query are no replicas.
         running = query(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")
         if running and int(running[0][1]) > 0:
             return ({"Slave_SQL_Running": "Yes"},)
@@ -334,8 +334,8 @@ def logs_cascades(info: MySqlServerInfo) -> bool:
 
 
 def has_cascade(connection: Connection[Any], table: TableId) -> bool:
-    """Return True if a foreign key changes rows of the table where others change."""
-    # Not REFERENTIAL_CONSTRAINTS: it hides the keys from users who may only SELECT.
+    """Return True if a foreign key of the table changes its rows when rows of another table change."""
+    # REFERENTIAL_CONSTRAINTS is not used, because it hides the keys from users who may only SELECT.
     try:
         rows = query_raw(connection, f"SHOW CREATE TABLE {quote_name(table.db, table.table)}")
     except SourceUnavailableError:
@@ -353,7 +353,7 @@ def refusal_of(connection: Connection[Any], info: MySqlServerInfo, table: TableI
 def check_cascades(
     connection: Connection[Any], info: MySqlServerInfo, tables: Iterable[TableId], *, accepted: bool
 ) -> list[CheckResult]:
-    """Return a finding for each table with such a key: it is parked, or the user `accepted` the loss."""
+    """Return a finding for each table with such a key. The table is parked, unless the user `accepted` the loss."""
     return [
         CheckResult(f"table {table}", why, error=SchemaError, required=not accepted, parks=not accepted)
         for table in sorted(tables)

@@ -1,1 +1,1 @@
-"""Chunks of a table: planning, key order, and reading one so that it fits the log."""
+"""Plans the chunks of a table, compares their keys, and reads one chunk so that it fits the log."""

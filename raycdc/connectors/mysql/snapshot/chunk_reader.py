@@ -5,7 +5,7 @@ The log reader holds a chunk's events from position O (`opened_at`) on. The SELE
 `ConnectionRateLimiter` slows a chunk reader down, so that a snapshot leaves the source capacity for its own work.
 
 `ChunkEnd.log_end` (D) is the log's end after the SELECT, on every server: with a snapshot that is older than its
-SELECT, H does not tell which table the SELECT found under the name (`raycdc.source.snapshot.handoff.hand_off`). MariaDB
+SELECT, H does not show which table the SELECT found under the name (`raycdc.source.snapshot.handoff.hand_off`). MariaDB
 notices a table that was rebuilt meanwhile (error 1412), but neither one that was renamed to the name nor partitions
 that were dropped, exchanged or converted: the rows are those of the new table as of the snapshot.
 
@@ -13,12 +13,12 @@ that were dropped, exchanged or converted: the rows are those of the new table a
 |---|---|---|
 | MariaDB | until O is visible, then a consistent snapshot (argument in `consistent`) | when it was opened |
 | MySQL with GTIDs | ``WAIT_FOR_EXECUTED_GTID_SET(O)``: executed means visible | after the SELECT |
-| MySQL without, PROCESS granted | until sessions that were committing at O have finished (argument in `commits`) | \
+| MySQL without GTIDs, PROCESS granted | until sessions that committed at O have finished (argument in `commits`) | \
 the same |
-| MySQL without, otherwise | nothing: the log reader's ring reaches back `visible_within` before O | the same |
+| MySQL without GTIDs, otherwise | nothing: the log reader's ring reaches back `visible_within` before O | the same |
 
-The log reader says with each opening if it has the ring: if not, and if sessions are not (any more) visible, the chunk
-itself waits for `visible_within`.
+With each opening, the log reader reports if it has the ring. If it has none, and sessions are not visible (any more),
+the chunk itself waits for `visible_within`.
 
 A server writes a transaction to the log before SELECTs see it, so the end of the log read after the SELECT covers all
 it saw; ``gtid_executed`` would not. No statement here takes a lock on rows or tables of a transactional engine. Other
@@ -66,8 +66,8 @@ from raycdc.transform.masks import Masking
 class ConnectionRateLimiter:
     """A limit of `rows_per_s` on average. `passed` waits; `end` may come from another thread, and ends all waiting.
 
-    Unused time is not saved up: after a pause it goes on at the same rate. The wait comes after a batch was read, so
-    the server meanwhile waits for us to take more of the result, and does nothing.
+    Unused time is not saved up: after a pause, reading goes on at the same rate. The wait comes after a batch was read.
+    Meanwhile the server does nothing, because it waits for us to read more of the result.
     """
 
     def __init__(self, rows_per_s: float, *, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -77,7 +77,7 @@ class ConnectionRateLimiter:
         self._ended = threading.Event()
 
     def passed(self, rows: int) -> float:
-        """Count `rows`, and wait until their time is over. Returns the seconds that were waited."""
+        """Count `rows`, and wait until their time has passed. Returns the seconds of the wait."""
         now = self._now_s()
         self._free_at_s = max(self._free_at_s, now) + rows / self._rows_per_s
         waiting = self._free_at_s - now
@@ -86,20 +86,21 @@ class ConnectionRateLimiter:
         return waiting
 
     def end(self) -> None:
-        """Wait no more."""
+        """End all waits."""
         self._ended.set()
 
 
-#: How long a chunk waits until everything the log reader has read is visible. Normally this takes milliseconds; for a
-#: replica whose commits hang, a longer wait is not worth it.
+#: The longest wait of a chunk until everything that the log reader has read is visible. Normally this takes
+#: milliseconds. For a replica whose commits hang, a longer wait is useless.
 VISIBILITY_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSelect:
-    """The rows and columns that are read of one table: those of `chunk` that meet the SQL condition `row_filter`.
+    """The selected rows and columns of one table: the rows of `chunk` that meet the SQL condition `row_filter`.
 
-    `columns` limits the columns, in the table's order; None: all. A batch has what `rate_limit` lets one fetch bring.
+    `columns` limits the columns, in the table's order; None: all. A batch has at most as many rows as `rate_limit`
+    permits per fetch.
     """
 
     table: MySqlTable
@@ -110,13 +111,13 @@ class ChunkSelect:
 
     @property
     def selected(self) -> MySqlTable:
-        """The table with the columns that are read."""
+        """Return the table with the selected columns only."""
         if self.columns is None:
             return self.table
         return replace(self.table, columns=tuple(c for c in self.table.columns if c.name in self.columns))
 
     def batches(self, connection: Connection[Any]) -> Iterator[pa.RecordBatch]:
-        """The rows. Blocks in the socket."""
+        """Yield the rows in batches. Blocks in the socket."""
         rate_limit, table = self.rate_limit, self.selected
         rows_max, bytes_max = rate_limit.rows_at_once(BATCH_ROWS_MAX), rate_limit.bytes_at_once(BATCH_BYTES_MAX)
         arena = arena_for(table, rows_max=rows_max, bytes_max=bytes_max)
@@ -124,7 +125,7 @@ class ChunkSelect:
 
     def sql(self) -> str:
         names = ", ".join(quote_name(column.name) for column in self.selected.columns)
-        # The condition may use any column: the chunk key need not be among those that are read.
+        # The condition uses the whole table, because the chunk key need not be among the selected columns.
         condition = self.chunk.condition(self.table)
         if self.row_filter:
             condition = f"({condition}) AND ({self.row_filter})"
@@ -136,8 +137,8 @@ class ChunkSelect:
 class ChunkEnd:
     """The limits of a chunk after it was read: no row that the SELECT saw is after H, the `high_watermark`.
 
-    `exact`: the rows are those at H and at no other position. A statement that decided which table the SELECT saw is
-    before D, the `log_end`.
+    If `exact`, the rows are those at H and at no other position. Any statement that determined which table the SELECT
+    saw is before D, the `log_end`.
     """
 
     high_watermark: BinlogOffset
@@ -146,7 +147,7 @@ class ChunkEnd:
 
 
 class ChunkRows:
-    """The rows of one chunk, once: iterate over all of them, then ask for the `end`.
+    """The rows of one chunk. Iterate over all of them once, then call `end`.
 
     Leaving the iteration early closes the connection.
     """
@@ -160,7 +161,7 @@ class ChunkRows:
 
     @property
     def end(self) -> ChunkEnd:
-        """Only after the last batch."""
+        """Return the limits of the chunk. Call it after the last batch."""
         assert self._end is not None, "the chunk was not read to its end"
         return self._end
 
@@ -175,9 +176,9 @@ def read_chunk(
 ) -> ChunkRows:
     """Read a chunk that was opened at `opened_at`. The SELECT is sent when the first batch is requested.
 
-    `commits` is for MySQL without GTIDs if the log reader remembers nothing. Blocks in the waits and in the socket.
-    Raises `SourceUnavailableError` when the connection broke or the table was altered meanwhile, `SourceError` when O
-    does not become visible.
+    `commits` is for MySQL without GTIDs if the log reader has no ring. Blocks in the waits and in the socket. Raises
+    `SourceUnavailableError` when the connection broke or the table was altered meanwhile, `SourceError` when O does not
+    become visible.
     """
     if info.is_mariadb and _has_snapshots(connection, select.table):
         return ChunkRows(_at_snapshot(connection, info, select, opened_at))
@@ -189,8 +190,8 @@ def read_chunk(
 def _at_snapshot(
     connection: Connection[Any], info: MySqlServerInfo, select: ChunkSelect, opened_at: BinlogOffset
 ) -> Generator[pa.RecordBatch, None, ChunkEnd]:
-    """MariaDB: rows as of one position of the log."""
-    # Rows of a table without a key cannot be matched to later changes: it is worth waiting for.
+    """Yield the rows on MariaDB, as of one position of the log."""
+    # Rows of a table without a key cannot be matched with later changes, so an exact position is worth a wait.
     exactly = not select.table.primary_key
     position = open_snapshot(connection, info, opened_at, exactly=exactly, timeout_s=VISIBILITY_TIMEOUT_S)
     finished = False
@@ -216,7 +217,7 @@ def _between_positions(
     opened_at: BinlogOffset,
     commits: CommitWatch | None,
 ) -> Generator[pa.RecordBatch, None, ChunkEnd]:
-    """MySQL (and engines without snapshots): rows as of some position between O and H."""
+    """Yield the rows on MySQL (and of engines without snapshots), as of some position between O and H."""
     if info.gtid_mode and not info.is_mariadb and opened_at.gtid_set:
         wait_for_gtid_set(connection, info, opened_at.gtid_set, timeout_s=VISIBILITY_TIMEOUT_S)
     elif commits is not None:
@@ -246,10 +247,10 @@ def _has_snapshots(connection: Connection[Any], table: MySqlTable) -> bool:
 
 
 def _with_rows(condition: str | None, table: MySqlTable, wanted: ChunkRange, again: BackfillRows) -> str | None:
-    """Do `with_rows`.
+    """Return `condition` with that of the backfill, like `with_rows`.
 
-    Raises `TableChangedError` if the table lost the chunk key, orders it differently, or lacks the key columns to read
-    by: only the backfill ends.
+    Raises `TableChangedError`, which ends only the backfill, if the table lost the chunk key, orders it differently, or
+    lacks the key columns for reading.
     """
     try:
         wanted.condition(table)
@@ -268,8 +269,9 @@ def _with_rows(condition: str | None, table: MySqlTable, wanted: ChunkRange, aga
 
 
 class MySqlChunkReader:
-    """`raycdc.source.snapshot.reader.reading.ChunkReader`: one chunk's rows as changelog inserts. Used by one
-    thread.
+    """The reader of one chunk's rows as inserts, a `raycdc.source.snapshot.reader.reading.ChunkReader`.
+
+    Used by one thread.
     """
 
     def __init__(
@@ -316,7 +318,8 @@ class MySqlChunkReader:
         except SourceError as cause:
             if is_of_locked_table(cause.__cause__):
                 raise locked_error(split.table) from cause
-            # A backfill is over where the server refuses it; the others end their attempt.
+            # If the server refuses the statement of a backfill, this ends the backfill. For other chunks, this attempt
+            # ends.
             refused = split.again is not None and is_refusal(cause)
             if not refused and not is_of_changed_table(cause.__cause__):
                 raise

@@ -1,4 +1,4 @@
-"""MySQL without GTIDs: waiting until everything that is in the log now is visible to SELECTs.
+"""Waits on MySQL without GTIDs until everything that is in the log now is visible to SELECTs.
 
 A server writes a transaction to its log first and makes it visible a moment later (group commit, a slow disk, a
 semi-synchronous replica). With GTIDs the server can wait for that; without them this module checks which sessions are
@@ -8,12 +8,11 @@ committing. It needs only the privilege PROCESS; without it, a chunk waits for a
 InnoDB table that is in the log at t and not visible at t.
 
 1. T is in the list of read-write transactions (``information_schema.innodb_trx``) until it is visible: InnoDB takes it
-   out of that list and out of the list that read views copy under one mutex. It has modified rows
-   (``trx_rows_modified`` > 0), and it modifies no more: a transaction is logged as a whole, behind its last change.
-2. T's session is inside the statement that commits, and stays there until T is visible; only then it turns to another
-   statement or to Sleep, or ends. (T prepared by XA and left by its session belongs to no session; the one that
-   executes XA COMMIT has no transaction of its own.) Leaders of a group commit do another session's work, but that
-   session waits for it.
+out of that list and out of the list that read views copy under one mutex. It has modified rows (``trx_rows_modified`` >
+0), and it modifies no more: a transaction is logged as a whole, behind its last change. 2. T's session is inside the
+statement that commits, and stays there until T is visible; only then it turns to another statement or to Sleep, or
+ends. (If T was prepared by XA and left by its session, it belongs to no session; the session that executes XA COMMIT
+has no transaction of its own.) The leader of a group commit does another session's work, but that session waits for it.
 
 So T is visible as soon as, after t,
 
@@ -22,10 +21,10 @@ So T is visible as soon as, after t,
   or with another number of them than an earlier list made after t: then it was not T that was in the log.
 
 A session that sleeps inside an open transaction, a report that runs for an hour and an UPDATE of a million rows
-therefore delay no chunk. Lists of transactions are made at most every 0.1 s and shared by all queries (MySQL manual,
-"Persistence and Consistency of InnoDB Transaction and Locking Information"); a list counts only if it shows our own
-transaction with the present query, so it was made during that query. It names read-write transactions before others
-like ours, so a list cut short by its memory limit does not count either.
+therefore delay no chunk. The server makes lists of transactions at most every 0.1 s, and shares them between all
+queries (MySQL manual, "Persistence and Consistency of InnoDB Transaction and Locking Information"); a list counts only
+if it shows our own transaction with the present query, because it was then made during that query. It names read-write
+transactions before read-only ones like ours, so a list that was cut at its memory limit does not count either.
 
 Nothing here takes a lock; a wait that is not decided before the timeout was at least that long.
 """
@@ -44,17 +43,18 @@ from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.server.client import MySqlServerInfo
 from raycdc.errors import SourceError, SourceUnavailableError
 
-#: Begins the statements of chunk readers; they commit nothing, however long they run.
+#: The beginning of statements of chunk readers. They commit nothing, however long they run.
 CHUNK_MARK = "/* raycdc reads a chunk */"
 
-#: For this time only sessions are checked, which costs the server least.
+#: The time in which only sessions are checked, which costs the server least.
 _SESSIONS_FOR_S = 0.06
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.02
-#: The list of transactions is made again after 0.1 s without a query; several readers must not query in step.
+#: The pause before a new list of transactions. The server makes one only after 0.1 s without a query, so several
+#: readers must not query in step.
 _LIST_PAUSE_S = (0.11, 0.25)
 
-#: Sessions in these do not commit: asleep, or reading the log.
+#: The commands of sessions that do not commit: asleep, or reading the log.
 _IDLE_COMMANDS = ("Sleep", "Daemon", "Binlog Dump", "Binlog Dump GTID")
 
 _chance = secrets.SystemRandom()
@@ -62,16 +62,17 @@ _chance = secrets.SystemRandom()
 
 @dataclass(frozen=True, slots=True)
 class _Transaction:
-    """One read-write transaction; `session` is 0 if it was prepared and left."""
+    """One read-write transaction. `session` is 0 if it was prepared and left by its session."""
 
     session: int
     rows: int
 
 
 class CommitWatch:
-    """Waits on one connection until everything in the log is visible. `opened_at` positions must be the log reader's.
+    """The wait on one connection until everything in the log is visible.
 
-    `timeout_s` is the promise of `visible_within`: a transaction that has been in the log this long is visible.
+    `opened_at` positions must be the log reader's. `timeout_s` is `visible_within`: a transaction that has been in the
+    log this long is visible.
     """
 
     def __init__(self, connection: Connection[Any], *, timeout_s: float) -> None:
@@ -80,7 +81,7 @@ class CommitWatch:
         self._visible: BinlogOffset | None = None
 
     def wait(self, opened_at: BinlogOffset) -> None:
-        """Return when everything before `opened_at`, where the log reader has been already, is visible."""
+        """Wait until everything before `opened_at`, which the log reader has passed, is visible."""
         if self._visible is not None and opened_at <= self._visible:
             return
         wait_until_visible(self._connection, timeout_s=self._timeout_s)
@@ -101,7 +102,10 @@ def sees_commits(connection: Connection[Any], info: MySqlServerInfo) -> bool:
 
 
 def wait_until_visible(connection: Connection[Any], *, timeout_s: float) -> bool:
-    """Wait until the log at the time of the call is visible (True), or for `timeout_s` (False: not known)."""
+    """Wait until the log at the time of the call is visible.
+
+    Returns False if this is still unknown after `timeout_s`.
+    """
     deadline = time.monotonic() + timeout_s
     try:
         _require_process(connection)
@@ -109,7 +113,7 @@ def wait_until_visible(connection: Connection[Any], *, timeout_s: float) -> bool
     except SourceUnavailableError:
         raise
     except SourceError:
-        # Without PROCESS, only waiting is left.
+        # Without PROCESS, only the timeout is left.
         decided = False
     if not decided:
         time.sleep(max(0.0, deadline - time.monotonic()))
@@ -117,7 +121,7 @@ def wait_until_visible(connection: Connection[Any], *, timeout_s: float) -> bool
 
 
 def _require_process(connection: Connection[Any]) -> None:
-    """`SourceError` without PROCESS. The list of sessions would then show our own alone, and no error."""
+    """Raise `SourceError` without PROCESS. The list of sessions would then have only our own, without an error."""
     query(connection, "SELECT COUNT(*) FROM information_schema.innodb_cmp")
 
 
@@ -144,7 +148,7 @@ def _wait_for_sessions_and_transactions(connection: Connection[Any], deadline: f
 
 
 def _unchanged(first: dict[str, _Transaction], listed: dict[str, _Transaction]) -> list[_Transaction]:
-    """The transactions of both lists that have modified no row in between."""
+    """Return the transactions in both lists that have modified no row in between."""
     return [now for name, now in listed.items() if name in first and first[name].rows == now.rows]
 
 
@@ -157,9 +161,10 @@ def _may_commit(pending: list[_Transaction], listed: dict[str, _Transaction], bu
 
 
 def _busy_sessions(connection: Connection[Any]) -> dict[int, int | None]:
-    """Sessions that may be inside a commit: a checksum of the statement each executes, by its id.
+    """Return the sessions that may be inside a commit, each with a checksum of its statement.
 
-    Not the command: a session that is killed inside its commit changes that at once, and commits nevertheless.
+    The command is not compared, because it changes at once if a session is killed inside its commit, and the commit
+    still happens.
     """
     rows = query(
         connection,
@@ -179,7 +184,7 @@ def _still_busy(connection: Connection[Any], before: dict[int, int | None]) -> d
 
 
 def _transactions(connection: Connection[Any]) -> dict[str, _Transaction] | None:
-    """Transactions that have modified rows and wait for no lock, by id; None when the list is an older one."""
+    """Return the transactions that have modified rows and wait for no lock, by id; None if the list is an older one."""
     mark = f"{time.monotonic_ns()}-{secrets.token_hex(8)}"
     query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
     try:

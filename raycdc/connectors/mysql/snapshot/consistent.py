@@ -1,10 +1,10 @@
-"""MariaDB's consistent snapshots, and their positions in the log.
+"""Opens MariaDB's consistent snapshots, and finds their positions in the log.
 
 MariaDB knows the position of each snapshot exactly, but does not report it reliably: ``SHOW STATUS`` of a session
 copies its position to ``binlog_snapshot_file`` and ``binlog_snapshot_position``, which are variables of the whole
 server, and reads it back from there. A ``SHOW STATUS`` of another session in between (another chunk's, a monitoring
 agent's) stores its own position instead: with three such sessions, in one of eighty answers on MariaDB 10.11. An answer
-belongs to some session, perhaps not to ours. Two facts hold for any session:
+belongs to some session, perhaps not to ours. Two facts hold for a position of any session:
 
 1. a reported position is visible to every snapshot opened afterwards; // 2. a snapshot shows nothing that the log did
    not have when it was opened (``SHOW MASTER STATUS`` reads the log itself).
@@ -29,7 +29,7 @@ from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end
 from raycdc.errors import SourceError
 
-#: A snapshot that must be at one known place is opened again for this long, while others commit in the very moment.
+#: The time for further attempts to open a snapshot at a known position, while others commit during each attempt.
 EXACT_WITHIN_S = 2.0
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.1
@@ -37,7 +37,7 @@ _LONGEST_PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPosition:
-    """No row after `high` is visible in the snapshot; `exact`: and everything before it is."""
+    """No row after `high` is visible in the snapshot. If `exact`, everything before it is visible."""
 
     high: BinlogOffset
     exact: bool
@@ -48,8 +48,9 @@ def open_snapshot(
 ) -> SnapshotPosition:
     """Begin a transaction on MariaDB that sees everything up to `opened_at`.
 
-    `exactly` tries for up to `EXACT_WITHIN_S` to have it at one known place of the log; on a server where a commit
-    falls into each attempt it comes without. Raises `SourceError` when `opened_at` is not visible within `timeout_s`.
+    With `exactly`, it tries for up to `EXACT_WITHIN_S` to have the snapshot at one known position of the log. On a
+    server where a commit falls into each attempt, the position stays inexact. Raises `SourceError` when `opened_at` is
+    not visible within `timeout_s`.
     """
     retry_policy = time.monotonic() + EXACT_WITHIN_S if exactly else 0.0
     while True:
@@ -70,7 +71,7 @@ def open_snapshot(
 def wait_until_visible(
     connection: Connection[Any], info: MySqlServerInfo, position: BinlogOffset, timeout_s: float
 ) -> BinlogOffset:
-    """Return once snapshots show everything up to `position`, with how far they do; not inside a transaction.
+    """Wait until snapshots show everything up to `position`, and return how far they do. Not inside a transaction.
 
     Raises `SourceError` after `timeout_s`.
     """

@@ -1,7 +1,7 @@
-"""`raycdc.source.snapshot.handoff.hand_off.KeyOrder` for MySQL: bounds and touched keys in the order of the server.
+"""The key order of MySQL, a `raycdc.source.snapshot.handoff.hand_off.KeyOrder`: compares bounds and changed keys.
 
-Used by the log reader's thread only. Text keys are weighed by the server over a connection of their own, opened when
-the first one is met and opened again when it was lost.
+It compares like the server, and is used by the log reader's thread only. The server returns the weights of text keys
+over a separate connection, which is opened for the first text key, and again when it was lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raycdc.transform.masks import Masking
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedKey:
-    """A text bound's weight. The shorter of two compares as if continued by `pad` (empty: shorter is less)."""
+    """A text bound's weight. A shorter weight is compared as if it continued with `pad` (empty: shorter is less)."""
 
     data: bytes
     pad: bytes
@@ -59,20 +59,20 @@ class PaddedKey:
         return hash(data)
 
 
-#: The form of one column's value. Bounds of several columns compare as tuples do: a shorter one is less than all it
-#: begins.
+#: The form of one column's value for comparing.
 ValueKey = int | PaddedKey
-#: Of a bound; those of several columns compare as tuples do: a shorter one is less than all it begins.
+#: The form of a bound. Bounds of several columns compare like tuples: a shorter one is less than all that begin with
+#: it.
 BoundKey = ValueKey | tuple[ValueKey, ...]
 
 
 class MySqlKeyOrder:
-    """See the module's docstring."""
+    """The key order of the tables in their snapshots; see the module's docstring."""
 
     def __init__(
         self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable], masking: Masking | None = None
     ) -> None:
-        """Bounds that `masking` has sealed are opened to be compared."""
+        """Begin with the `tables` of the log. Bounds that `masking` has sealed are opened to be compared."""
         self._connect = connect
         self._masking = masking or Masking()
         self._tables = dict(tables)
@@ -96,12 +96,12 @@ class MySqlKeyOrder:
             self._keys[table] = key
 
     def forget(self, table: TableId) -> None:
-        """The snapshot of `table` is over."""
+        """Forget the chunk key of `table`, because its snapshot is over."""
         self._keys.pop(table, None)
         self.over[table] = self._used[table]
 
     def bound(self, table: TableId, raw: StoredBound) -> BoundKey:
-        """Sort key of a bound as `bound_to_json` wrote it, or as `masking` sealed that."""
+        """Return the sort key of a bound from `bound_to_json`, maybe sealed by `masking`."""
         columns = self._columns(table)
         value = keys.bound_from_json(self._masking.open_json(raw))
         assert value is not None
@@ -118,7 +118,7 @@ class MySqlKeyOrder:
         return PaddedKey(key.data[key.offsets[0] : key.offsets[1]].tobytes(), key.pad)
 
     def classify(self, table: TableId, keys_of_rows: pa.Array, bounds: Sequence[BoundKey]) -> np.ndarray:
-        """See `KeyOrder.classify`."""
+        """Return the chunk of each key; see `KeyOrder.classify`."""
         if not bounds:
             parts = keys_of_rows.flatten() if pa.types.is_struct(keys_of_rows.type) else [keys_of_rows]
             null = np.logical_or.reduce([np.asarray(part.is_null()) for part in parts])
@@ -133,7 +133,7 @@ class MySqlKeyOrder:
     def _classify_tuples(
         self, columns: Sequence[MySqlColumn], arrays: Sequence[pa.Array], bounds: Sequence[tuple[ValueKey, ...]]
     ) -> np.ndarray:
-        """Compare column by column: bounds and keys are ranked by the columns so far, as small integers."""
+        """Compare keys of several columns. After each column, bounds and keys have ranks, which are small integers."""
         indexes = np.zeros(len(bounds), np.int64)
         cells = np.zeros(len(arrays[0]), np.int64)
         valid = np.ones(len(cells), np.bool_)
@@ -143,12 +143,12 @@ class MySqlKeyOrder:
             if not values:
                 continue
             rank_of = {value: index for index, value in enumerate(values)}
-            # As `ranks` counts, and one less than all for bounds that end before this column.
+            # The ranks count as in `ranks`. A bound that ends before this column has a rank below all others.
             own = np.array([2 * rank_of[b[number]] + 1 if len(b) > number else -1 for b in bounds], np.int64)
             ranks = sort_keys.ranks(self._sort_keys(column, array), _as_sort_keys(values))
             width = 2 * len(values) + 2
             indexes, cells = indexes * width + own + 1, cells * width + ranks + 1
-            # Small again, so that any number of columns fits.
+            # The ranks become small integers again, so that any number of columns is possible.
             distinct = np.unique(indexes)
             indexes = 2 * np.searchsorted(distinct, indexes) + 1
             cells = np.searchsorted(distinct, cells, "left") + np.searchsorted(distinct, cells, "right")
@@ -168,7 +168,10 @@ class MySqlKeyOrder:
     def _ask(
         self, column: MySqlColumn, question: Callable[[Connection[Any] | None], sort_keys.SortKeys]
     ) -> sort_keys.SortKeys:
-        """Ask with a connection where the order is the server's; once more over a new one when it was lost."""
+        """Get sort keys, over a connection if the server knows the order.
+
+        If it was lost, try once more with a new one.
+        """
         if keys.key_kind(column) is not KeyKind.TEXT:
             return question(None)
         with suppress(SourceUnavailableError):

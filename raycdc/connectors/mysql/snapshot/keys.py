@@ -1,12 +1,12 @@
 """Values of a chunk key: their forms in queries, SQL literals, state and Arrow.
 
-This is about one column of it; `key_columns` puts several together. Its values are compared by the server, in SQL, with
-the column's own type and collation; here they are only carried. A value is an int (integers, YEAR, BIT, the number of
-an ENUM's label), a float, bytes, or text: characters for character columns, else the server's spelling (decimals,
+This module handles one column of a key; `chunk_keys` combines several. The server compares values in SQL, with the
+column's type and collation; here they are only converted. A value is an int (integers, YEAR, BIT, the number of an
+ENUM's label), a float, bytes, or text: characters for character columns, else the server's spelling (decimals,
 temporals). Every literal is built so that no character of it can end the literal.
 
 **An ENUM** is ordered by its label's number in ORDER BY and in indexes, and by its text in ``<``. Only equality means
-the same in both and is looked up in the index by number, so what is less or more is written as a list of numbers.
+the same in both, and uses the index by number, so a range is written as a list of numbers.
 
 **Dates that no calendar has** (``0000-00-00``, ``2024-00-10``) become null in Arrow, where the log reader judges them.
 They therefore belong to the chunk of NULL: `null_condition` and `range_condition` express this in SQL.
@@ -34,14 +34,14 @@ from raycdc.errors import ConfigError
 from raycdc.model import LogicalType, TypeKind
 
 KeyValue = int | float | str | bytes
-#: The beginning or end of a chunk: a value of the key's column, or of its first ones. A shorter tuple is less than all
-#: it begins, so it comes before the first row with these values.
+#: A bound of a chunk: a value of the key's column, or values of its first columns. A shorter tuple is less than all
+#: that begin with it, so it comes before the first row with these values.
 Bound = KeyValue | tuple[KeyValue, ...]
-#: A key value in state and messages: bytes and floats are tagged, so that they come back exactly.
+#: A key value in states and messages. Bytes and floats are tagged, so that they are restored exactly.
 StoredValue = int | str | dict[str, str]
 StoredBound = StoredValue | list[StoredValue] | tuple[StoredValue, ...]
 
-#: An ENUM of more labels makes no key: conditions list them.
+#: An ENUM with more labels cannot be a key, because conditions list them.
 LABELS_MAX = 1000
 
 
@@ -69,9 +69,9 @@ _BY_BASE: dict[str, KeyKind] = {
 
 
 def key_kind(column: MySqlColumn) -> KeyKind | None:
-    """The kind of key `column` makes, or None: SET, JSON, geometry and decimals beyond 38 digits make none.
+    """Return the kind of key of `column`; None for SET, JSON, geometry and decimals beyond 38 digits.
 
-    An ENUM with a label that is empty makes none either: an invalid value looks the same.
+    It is also None for an ENUM with an empty label, because an invalid value looks the same.
     """
     base = column.shape.base
     if column.treatment in (ValueTreatment.DATES_TEXT, ValueTreatment.BOOLEAN):
@@ -87,7 +87,10 @@ def key_kind(column: MySqlColumn) -> KeyKind | None:
 
 
 def column_named(table: MySqlTable, name: str) -> MySqlColumn:
-    """The column `name` of `table` (case as in the server's names). Raises `ConfigError` if there is none."""
+    """Return the column `name` of `table` (case as in the server's names).
+
+    Raises `ConfigError` if it does not exist.
+    """
     for column in table.columns:
         if column.name.lower() == name.lower():
             return column
@@ -95,13 +98,13 @@ def column_named(table: MySqlTable, name: str) -> MySqlColumn:
 
 
 def order_of(table: MySqlTable, name: str) -> tuple[LogicalType, str, str] | None:
-    """The properties that decide how values of a column compare; None if there is no such column."""
+    """Return the properties that determine the order of a column's values; None if there is no such column."""
     column = next((column for column in table.columns if column.name == name), None)
     return None if column is None else (column.logical(), column.charset, column.collation)
 
 
 def select_expression(column: MySqlColumn) -> str:
-    """SQL that gives a value of `column` in a form `from_server` understands."""
+    """Return SQL for a value of `column` in a form that `from_server` understands."""
     name = quote_name(column.name)
     match key_kind(column):
         case KeyKind.INTEGER:
@@ -109,7 +112,7 @@ def select_expression(column: MySqlColumn) -> str:
         case KeyKind.LABEL:
             return f"{name} + 0"
         case KeyKind.FLOAT:
-            # A FLOAT prints 6 digits; as a double it prints all.
+            # A FLOAT is printed with 6 digits, but as a double with all.
             return f"{name} + 0e0"
         case KeyKind.TEXT:
             return f"CONVERT({name} USING utf8mb4)"
@@ -120,7 +123,7 @@ def select_expression(column: MySqlColumn) -> str:
 
 
 def from_server(column: MySqlColumn, value: Any) -> KeyValue | None:
-    """The key value in a cell selected with `select_expression`."""
+    """Return the key value in a cell that was selected with `select_expression`."""
     if value is None:
         return None
     match key_kind(column):
@@ -135,7 +138,7 @@ def from_server(column: MySqlColumn, value: Any) -> KeyValue | None:
 
 
 def literal(column: MySqlColumn, value: KeyValue) -> str:
-    """`value` as SQL that compares with `column` by the column's type and collation, and can use its index."""
+    """Return `value` as SQL that compares with `column` by the column's type and collation, and can use its index."""
     match value:
         case bytes():
             return f"X'{value.hex()}'"
@@ -156,7 +159,7 @@ def literal(column: MySqlColumn, value: KeyValue) -> str:
 
 
 def null_condition(column: MySqlColumn) -> str:
-    """SQL that is true for rows of the chunk of NULL, never NULL itself."""
+    """Return SQL that is true for rows of the chunk of NULL, and never NULL itself."""
     name = quote_name(column.name)
     if key_kind(column) is not KeyKind.DATE:
         return f"{name} IS NULL"
@@ -174,7 +177,7 @@ def has_null_chunk(column: MySqlColumn) -> bool:
 
 
 def range_condition(column: MySqlColumn, lower: KeyValue | None, upper: KeyValue | None) -> str:
-    """SQL for keys in [lower, upper); None is unbounded. Excludes the rows of the chunk of NULL."""
+    """Return SQL for keys in [lower, upper); None is unbounded. It excludes rows of the chunk of NULL."""
     name = quote_name(column.name)
     parts = []
     if lower is not None:
@@ -187,12 +190,12 @@ def range_condition(column: MySqlColumn, lower: KeyValue | None, upper: KeyValue
 
 
 def equals(column: MySqlColumn, value: KeyValue) -> str:
-    """SQL for keys that are `value`."""
+    """Return SQL for keys equal to `value`."""
     return f"{quote_name(column.name)} = {literal(column, value)}"
 
 
 def beyond(column: MySqlColumn, operator: Literal["<", ">", ">="], value: KeyValue) -> str:
-    """SQL for keys on one side of `value`."""
+    """Return SQL for keys on one side of `value`."""
     if key_kind(column) is not KeyKind.LABEL:
         return f"{quote_name(column.name)} {operator} {literal(column, value)}"
     assert isinstance(value, int), "an ENUM's bound is the number of a label"
@@ -206,7 +209,7 @@ def bound_to_json(bound: Bound) -> StoredBound: ...
 @overload
 def bound_to_json(bound: None) -> None: ...
 def bound_to_json(bound: Bound | None) -> StoredBound | None:
-    """`bound` for state and messages; see `StoredValue`."""
+    """Return `bound` for states and messages; see `StoredValue`."""
     if isinstance(bound, tuple):
         return [_value_to_json(value) for value in bound]
     return None if bound is None else _value_to_json(bound)
@@ -242,7 +245,7 @@ def _value_from_json(data: StoredValue) -> KeyValue:
 
 
 def to_arrow(column: MySqlColumn, values: list[KeyValue]) -> pa.Array:
-    """Key values as an array of the column's Arrow type, as the log reader has them."""
+    """Return key values as an array of the column's Arrow type, as the log reader has them."""
     type_ = column.logical().arrow()
     if pa.types.is_decimal(type_):
         return pa.array([Decimal(str(v)) for v in values], type_)
@@ -255,7 +258,7 @@ def to_arrow(column: MySqlColumn, values: list[KeyValue]) -> pa.Array:
 
 
 def _word(name: str) -> str:
-    """A character set's or collation's name; the server's own, so it must look like one."""
+    """Return a name of a character set or collation, which must consist of letters, digits and underscores."""
     if not name.replace("_", "").isalnum():
         raise ValueError(f"not a name of a character set or collation: {name!r}")
     return name
@@ -268,10 +271,10 @@ def _temporal(value: KeyValue) -> str:
     return text
 
 
-#: The number of bytes and characters compared; keys that differ only after them count as equal here.
+#: The numbers of bytes and characters that are used. Keys that differ only after them count as equal here.
 _BYTES = 24
 _CHARACTERS = 24
-#: Characters are counted from the space to the tilde; others count as the nearest of these.
+#: Characters count from the space to the tilde. Others count as the nearest of these.
 _FIRST, _LAST = 0x20, 0x7E
 _BASE = _LAST - _FIRST + 2
 _SIGN = 1 << 63
@@ -284,7 +287,7 @@ def exact(column: MySqlColumn) -> bool:
 
 
 def to_number(column: MySqlColumn, value: KeyValue) -> int | None:
-    """A whole number for `value`; None when there is none (a date that no calendar has)."""
+    """Return a whole number for `value`; None if there is none (an invalid date)."""
     match value:
         case int():
             return value
@@ -298,7 +301,7 @@ def to_number(column: MySqlColumn, value: KeyValue) -> int | None:
 
 
 def from_number(column: MySqlColumn, number: int) -> KeyValue | None:
-    """The value at `number`, or None when the column has none there."""
+    """Return the value at `number`, or None if the column has none there."""
     match key_kind(column):
         case KeyKind.INTEGER | KeyKind.LABEL:
             return number
@@ -370,7 +373,10 @@ def _date_at(column: MySqlColumn, number: int) -> str | None:
 
 
 def _floor(column: MySqlColumn, micros: int) -> int:
-    """Round down to the digits of the column: the server would round a bound to them, and the log reader would not."""
+    """Round down to the digits of the column.
+
+    The server would round a bound otherwise, and the log reader would not.
+    """
     unit = 86_400_000_000 if column.shape.base == "date" else 10 ** (6 - column.logical().fsp)
     return micros // unit * unit
 

@@ -31,7 +31,7 @@ from raycdc.errors import ConfigError
 
 #: The number of texts compared in one statement (a select list may have 4096 items).
 _TEXTS_PER_STATEMENT = 500
-#: Answers remembered per comparison; a filter on a column with more values than this asks again.
+#: The number of remembered answers per comparison. A filter on a column with more values queries again.
 _TEXTS_REMEMBERED = 100_000
 
 _TOKEN = re.compile(
@@ -48,12 +48,12 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">=": pc.greater_equal,
 }
 
-#: Answers for texts: SQL conditions in, one truth value each out (None for NULL).
+#: A function that evaluates SQL conditions: one truth value for each (None for NULL).
 AskServer = Callable[[list[str]], list[bool | None]]
 
 
 class ColumnComparison:
-    """``column OP literal``; `sign` is one of `_COMPARE` or ``LIKE``."""
+    """A condition ``column OP literal``; `sign` is one of `_COMPARE` or ``LIKE``."""
 
     def __init__(self, column: MySqlColumn, sign: str, value: KeyValue) -> None:
         self._column = column
@@ -80,7 +80,7 @@ class ColumnComparison:
                 compared = _COMPARE[self._sign](pa.array(numbers), int(bound[0]))
                 return pc.if_else(array.is_valid(), compared, pa.scalar(None, pa.bool_()))
             case KeyKind.FLOAT:
-                # The server compares a FLOAT as a double, too.
+                # The server also compares a FLOAT as a double.
                 return _COMPARE[self._sign](array.cast(pa.float64()), pa.scalar(self._value, pa.float64()))
             case _:
                 return _COMPARE[self._sign](array, keys.to_arrow(self._column, [self._value])[0])
@@ -106,7 +106,7 @@ class ColumnComparison:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """``column IS NULL``."""
+    """A condition ``column IS NULL``."""
 
     column: MySqlColumn
 
@@ -119,7 +119,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """``AND`` or ``OR`` (`either`) of two conditions, with SQL's three values."""
+    """Two conditions with ``AND`` or ``OR`` (`either`), in SQL's three-valued logic."""
 
     left: Condition
     right: Condition
@@ -135,7 +135,7 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """``NOT condition``."""
+    """A condition ``NOT condition``."""
 
     inner: Condition
 
@@ -150,12 +150,12 @@ Condition = ColumnComparison | IsNull | Both | Not
 
 
 def parse_filter(table: MySqlTable, text: str) -> Condition:
-    """The condition `text` for rows of `table`. Raises `ConfigError` saying what of it is not understood."""
+    """Parse the condition `text` for rows of `table`. Raises `ConfigError` naming the part that is not understood."""
     return _Parser(table, text).parse()
 
 
 def server_answers(connection: Connection[Any]) -> AskServer:
-    """Ask the server over `connection`."""
+    """Return a function that evaluates conditions over `connection`."""
 
     def ask(conditions: list[str]) -> list[bool | None]:
         answers = query_one(connection, "SELECT " + ", ".join(conditions)) or ()
@@ -165,7 +165,7 @@ def server_answers(connection: Connection[Any]) -> AskServer:
 
 
 class _Parser:
-    """Recursive descent over the tokens of one condition."""
+    """A recursive-descent parser over the tokens of one condition."""
 
     def __init__(self, table: MySqlTable, text: str) -> None:
         self._table = table
@@ -251,7 +251,7 @@ class _Parser:
 
     def _comparable(self, column: MySqlColumn) -> MySqlColumn:
         if column.shape.base == "enum":
-            # Compared with a text, an ENUM is its label.
+            # An ENUM that is compared with a text counts as its label.
             column = replace(column, column_type="varchar(255)")
         if key_kind(column) is None:
             self._refuse(f"{column.name} is {column.column_type}, which cannot be compared")
@@ -297,7 +297,7 @@ class _Parser:
 
 
 def _literal_value(column: MySqlColumn, kind: str, word: str) -> KeyValue:
-    """The literal as a key value; ValueError when it is none of the column's type."""
+    """Return the literal as a key value. Raises ValueError if it is not of the column's type."""
     wanted = key_kind(column)
     if wanted is KeyKind.TEXT and kind == "text":
         return _unquoted(word)

@@ -1,7 +1,7 @@
 """The rows that a backfill reads again (`raycdc.source.split.BackfillRows`), as a condition of SQL.
 
-A predicate is sent to the server as the user wrote it, in parentheses and in a read-only session. Before anything
-begins the server plans it, so that an invalid one does no harm.
+A predicate is sent to the server as the user wrote it, in parentheses and in a read-only session. The server plans it
+before the backfill begins, so that an invalid one changes nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text
 from raycdc.source.split import BackfillRows
 from raycdc.transform.masks import Masking
 
-#: Applies to the rest of the session.
+#: The statement that makes the rest of the session read-only.
 READ_ONLY = "SET SESSION TRANSACTION READ ONLY"
 #: The length limit of a predicate, because it is in the state, and in each of its chunks.
 WHERE_MAX = 16_384
 
-#: Texts and quoted names with any content; a comment; and the characters that structure a condition.
+#: The parts of a predicate that matter: texts and quoted names with any content, comments, and characters that
+#: structure it.
 _PARTS = re.compile(
     r"'(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|`(?:[^`]|``)*`|(?P<comment>--|#|/\*)|(?P<sign>[();'\"`])",
     re.DOTALL,

@@ -13,7 +13,10 @@ from raycdc.core.compiled import helper, njit
 def write_items(
     prefix: Any, suffix: Any, data: Any, offsets: Any, first: int, stop: int, out: Any, bytes_max: int, position: Any
 ) -> None:
-    """Write ``prefix hex suffix`` for items `first` on, while they fit; `position` is (bytes written, next item)."""
+    """Write ``prefix hex suffix`` for items from `first` on, while they fit.
+
+    `position` is (bytes written, next item).
+    """
     at = position[0]
     item = first
     while item < stop:
@@ -39,7 +42,7 @@ def write_items(
 
 @njit
 def time_micros(data: Any, offsets: Any, out: Any) -> None:
-    """``[-]h:mm:ss[.ffffff]`` as microseconds; text that is empty (null) becomes 0."""
+    """Convert ``[-]h:mm:ss[.ffffff]`` to microseconds. An empty text (null) becomes 0."""
     for row in range(out.shape[0]):
         at, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
         negative = at < end and data[at] == 45
@@ -73,7 +76,10 @@ def time_micros(data: Any, offsets: Any, out: Any) -> None:
 
 @helper
 def _compare(one: Any, one_begin: Any, one_end: Any, two: Any, two_begin: Any, two_end: Any, pad: Any) -> Any:
-    """-1, 0 or 1: byte order, the shorter one continued by `pad` over and over (an empty pad: shorter is less)."""
+    """Return -1, 0 or 1 in byte order.
+
+    The shorter key is continued by `pad` repeatedly (if it is empty, shorter is less).
+    """
     a, b = one_begin, two_begin
     while a < one_end and b < two_end:
         if one[a] != two[b]:
@@ -100,7 +106,7 @@ def _compare(one: Any, one_begin: Any, one_end: Any, two: Any, two_begin: Any, t
 
 @njit
 def classify_bytes(data: Any, offsets: Any, bounds: Any, bound_offsets: Any, pad: Any, equal: Any, out: Any) -> None:
-    """`out[i]`: how many of the sorted bounds are below key `i`, or `equal` to it."""
+    """Set `out[i]` to the number of sorted bounds below key `i`, or also equal to it if `equal` is set."""
     for row in range(out.shape[0]):
         low, high = 0, bound_offsets.shape[0] - 1
         while low < high:

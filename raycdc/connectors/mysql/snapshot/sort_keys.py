@@ -1,10 +1,10 @@
-"""The order of chunk keys outside the server, exactly as the server's ``WHERE key >= …`` has it.
+"""Compares chunk keys outside the server, exactly like the server's ``WHERE key >= …``.
 
-The log reader must decide for each changed row which chunk has its key, by the same order as the chunk's SELECT, or
-rows are lost at the boundaries. Numbers, temporals and binary keys are ordered by their values. Text is ordered by its
+The log reader must find for each changed row the chunk of its key, by the same order as the chunk's SELECT, or rows are
+lost at the boundaries. Numbers, temporals and binary keys are ordered by their values. Text is ordered by its
 collation, which only the server knows: its ``WEIGHT_STRING`` is queried for the bounds once, and for changed keys in
-batches of hundreds per statement. In PAD SPACE collations ``'a'`` equals ``'a '`` and is more than ``'a'`` and a tab:
-there the shorter key is padded with the weight of a space.
+batches of hundreds per statement. In PAD SPACE collations, ``'a'`` equals ``'a '``, and is greater than ``'a'``
+followed by a tab. The shorter key is therefore padded with the weight of a space.
 
 Collations with several levels of weights (other than MySQL's ``0900`` ones) cannot be compared this way;
 `can_be_ordered` finds them with a query, and their tables are read as one chunk.
@@ -28,16 +28,16 @@ from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue
 from raycdc.connectors.mysql.snapshot.wire.resultset import query_cells
 from raycdc.connectors.mysql.values.types import MySqlColumn
 
-#: A statement asks for this many weights (a select list may have 4096) and about this many bytes (half the smallest
-#: common ``max_allowed_packet``; a single key may be longer).
+#: The limits of one statement for weights: their number (a select list may have 4096) and about this many bytes (half
+#: the smallest common ``max_allowed_packet``; a single key may be longer).
 WEIGHTS_PER_STATEMENT = 1000
 STATEMENT_BYTES = 512 << 10
 
-#: Collations whose WEIGHT_STRING does not order as their comparisons do (found by trying every collation of MySQL 8.0
+#: Collations whose WEIGHT_STRING has another order than their comparisons (found by trying every collation of MySQL 8.0
 #: and MariaDB 10.11 with the law in the tests).
 _WEIGHTS_OUT_OF_ORDER = ("big5_chinese_", "gb18030_chinese_ci")
 
-#: `classify` says this for a NULL key.
+#: The result of `classify` for a NULL key.
 NULL_INTERVAL = -1
 
 
@@ -59,7 +59,10 @@ class SortKeys:
 
 
 def sort_keys(connection: Connection[Any] | None, column: MySqlColumn, array: pa.Array) -> SortKeys:
-    """Sort keys of an array of `column`'s Arrow type. Text keys need `connection` (and block on it), others do not."""
+    """Return sort keys of an array of `column`'s Arrow type.
+
+    Text keys need `connection` (and block on it), others do not.
+    """
     match keys.key_kind(column):
         case KeyKind.TEXT:
             assert connection is not None, "text keys are ordered by the server"
@@ -83,7 +86,7 @@ def sort_keys(connection: Connection[Any] | None, column: MySqlColumn, array: pa
 
 
 def bound_keys(connection: Connection[Any] | None, column: MySqlColumn, bounds: list[KeyValue]) -> SortKeys:
-    """Sort keys of chunk bounds; `bounds` must be in the server's order, as planning gives them."""
+    """Return sort keys of chunk bounds. `bounds` must be in the server's order, as planning returns them."""
     if keys.key_kind(column) is KeyKind.LABEL:
         return SortKeys(np.ones(len(bounds), np.bool_), numbers=np.array(bounds, np.int64))
     return sort_keys(connection, column, keys.to_arrow(column, bounds))
@@ -104,7 +107,8 @@ def classify(row_keys: SortKeys, bounds: SortKeys) -> npt.NDArray[np.int32]:
 
 
 def ranks(row_keys: SortKeys, values: SortKeys) -> npt.NDArray[np.int64]:
-    """For each key ``2 i + 1`` when it equals number i of the sorted, distinct `values`, else ``2 i``: it is before it.
+    """Return ``2 i + 1`` for each key that equals number i of the sorted, distinct `values`, and ``2 i`` for a key
+    before it.
 
     NULL keys get `NULL_INTERVAL`.
     """
@@ -121,7 +125,7 @@ def ranks(row_keys: SortKeys, values: SortKeys) -> npt.NDArray[np.int64]:
 
 
 def _counted(row_keys: SortKeys, bounds: SortKeys, *, equal: bool) -> npt.NDArray[np.int32]:
-    """Return how many bounds are below each key, or `equal` to it."""
+    """Return the number of bounds below each key, or also equal to it if `equal` is set."""
     out = np.empty(len(row_keys), np.int32)
     pad = np.frombuffer(row_keys.pad, np.uint8)
     loops.classify_bytes(row_keys.data, row_keys.offsets, bounds.data, bounds.offsets, pad, equal, out)
@@ -129,7 +133,7 @@ def _counted(row_keys: SortKeys, bounds: SortKeys, *, equal: bool) -> npt.NDArra
 
 
 def warm_up() -> None:
-    """Compile every loop of this module (or find it compiled)."""
+    """Compile every loop of this module, or load it from the cache."""
     column = MySqlColumn("k", "varchar(1)", "utf8mb4", "utf8mb4_bin")
     offsets, data = _bytes_of(pa.array([":"]))
     before, after = _item_parts(column)
@@ -177,7 +181,7 @@ def _weights(connection: Connection[Any], column: MySqlColumn, array: pa.Array) 
         position[0] = 7
         stop = min(len(array), done + WEIGHTS_PER_STATEMENT)
         loops.write_items(before, after, text, text_offsets, done, stop, statement, STATEMENT_BYTES, position)
-        # Without the comma after the last item.
+        # The comma after the last item is left out.
         sql = statement[: int(position[0]) - 1].tobytes()
         count = int(position[1]) - done
         offsets, data = query_cells(connection, sql, count)
@@ -190,7 +194,7 @@ def _weights(connection: Connection[Any], column: MySqlColumn, array: pa.Array) 
 
 
 def _item_parts(column: MySqlColumn) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """The SQL before and after the hex digits of a key in the select list."""
+    """Return the SQL before and after the hexadecimal digits of a key in the select list."""
     before, mark, after = keys.literal(column, "?").partition("3f")
     assert mark
     return (
@@ -224,7 +228,7 @@ def _valid(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Offsets (one more than values) and bytes of a string or binary array; a slice's offset is applied."""
+    """Return the offsets (one more than values) and bytes of a string or binary array. A slice's offset is applied."""
     _, offset_buffer, data_buffer = array.buffers()
     if offset_buffer is None or len(array) == 0:
         return np.zeros(len(array) + 1, np.int64), _frozen(np.zeros(1, np.uint8))
@@ -242,24 +246,24 @@ def _frozen(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _words(array: pa.Array) -> npt.NDArray[np.uint64]:
-    """The (low, high) words of a decimal128 array."""
+    """Return the (low, high) words of a decimal128 array."""
     buffer = array.buffers()[1]
     words = np.frombuffer(buffer, np.uint64, count=2 * (array.offset + len(array)))
     return words.reshape(-1, 2)[array.offset :]
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """An int64 per value, in the order of the values; NULLs are 0."""
+    """Return an int64 per value, in the order of the values; NULLs are 0."""
     type_ = array.type
     if pa.types.is_decimal(type_):
         low = _words(array)[:, 0]
         if type_.precision == 20 and type_.scale == 0:
-            # BIGINT UNSIGNED and BIT(64): unsigned 64 bits, moved into the signed range.
+            # Unsigned 64-bit numbers of BIGINT UNSIGNED and BIT(64) are moved into the signed range.
             low = low ^ np.uint64(1 << 63)
         return np.where(_valid(array), low.view(np.int64), 0)
     if pa.types.is_floating(type_):
         values = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-        # -0.0 equals 0.0; IEEE doubles order like sign-magnitude integers.
+        # -0.0 equals 0.0. IEEE doubles are ordered like sign-magnitude integers.
         bits = (values + 0.0).view(np.int64)
         ordered: npt.NDArray[np.int64] = bits ^ ((bits >> 63) & np.int64((1 << 63) - 1))
         return ordered
@@ -270,7 +274,7 @@ def _numbers(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _label_numbers(column: MySqlColumn, array: pa.Array) -> npt.NDArray[np.int64]:
-    """The labels' numbers; an invalid value, which reads as the empty text, has number 0."""
+    """Return the numbers of labels. An invalid value, which reads as the empty text, has the number 0."""
     labels = pa.array(["", *column.shape.labels], pa.string())
     numbered = pc.index_in(array, value_set=labels)
     assert numbered.null_count == array.null_count, f"{column.name} holds a label that it does not have"
@@ -279,7 +283,7 @@ def _label_numbers(column: MySqlColumn, array: pa.Array) -> npt.NDArray[np.int64
 
 
 def _wide_decimals(array: pa.Array) -> SortKeys:
-    """16 bytes per value, most significant first, with the sign turned round."""
+    """Return 16 bytes per value, most significant first, with the sign bit inverted."""
     words = _words(array)
     out = np.empty((len(array), 2), np.uint64)
     out[:, 0] = (words[:, 1] ^ np.uint64(1 << 63)).byteswap()

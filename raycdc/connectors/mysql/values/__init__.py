@@ -1,1 +1,1 @@
-"""Types and values: MySQL's columns as Arrow has them, and the compiled column loops that log and result sets share."""
+"""Types and values: MySQL's columns in Arrow, and the compiled column loops that log and result sets share."""

@@ -1,4 +1,4 @@
-"""Compiled: MariaDB's UUID, INET4 and INET6 as the server prints them.
+"""Writes MariaDB's UUID, INET4 and INET6 as the server prints them, compiled.
 
 The log holds their bytes in the order of the text, without trailing zero bytes (MariaDB, sql/sql_type_fixedbin.h).
 INET6 is as the server prints it: the first longest run of zero groups becomes ``::``, even of one (RFC 5952 asks for
@@ -59,7 +59,7 @@ def _inet6(data: Any, at: Any, size: Any, out: Any, to: Any) -> Any:
             to += 2
             group += best_length
             continue
-        # ::1.2.3.4 and ::ffff:1.2.3.4, unless the address is so small that it is no IPv4 address.
+        # ::1.2.3.4 and ::ffff:1.2.3.4 have an IPv4 part, unless the address is too small for one.
         embeds = (group == 6 and best_length == 6) or (
             group == 6 and best_length == 5 and _group(data, at, size, 5) == 0xFFFF
         )

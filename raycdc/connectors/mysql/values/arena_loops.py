@@ -1,4 +1,4 @@
-"""Compiled helpers that every loop over values shares: numbers of both byte orders, calendar, room in a text column.
+"""Compiled helpers of all loops over values: numbers of both byte orders, calendar, room in a text column.
 
 The layout that loops write into is described in `columns.ArenaView`. None of these allocates. Inputs are trusted to lie
 inside their buffers: bounds are the business of the walks (`binlog.walk_loops`, `resultset_walk_loops`).
@@ -12,16 +12,16 @@ import numpy as np
 
 from raycdc.core.compiled import inlined, load
 
-#: Indices into `ArenaView.counters`.
+#: The indices into `ArenaView.counters`.
 FULL_SLOT = 0
 FULL_NEED = 1
 FAILED_ROW = 2
 FAILED_COLUMN = 3
 COUNTERS = 4
 
-#: The return values of a column's loop.
+#: The results of a column's loop.
 COLUMN_DONE = 0
-COLUMN_FULL = 1  # the text column is full; FULL_SLOT and FULL_NEED say what is missing
+COLUMN_FULL = 1  # the text column is full; FULL_SLOT and FULL_NEED have the column and the missing room
 COLUMN_LABEL = 2  # an ENUM index or SET bit without a label
 COLUMN_JSON = 3  # damaged JSON
 COLUMN_DATE = 4  # a date no calendar has, where the policy is to fail
@@ -29,19 +29,19 @@ COLUMN_BOOLEAN = 5  # a TINYINT(1) that is neither 0 nor 1, where it is read as 
 COLUMN_VALUE = 6  # a value whose length its type does not have
 COLUMN_KEY = 7  # a key without a distinct text in Unicode
 
-#: Returned by `date_days` for a zero, partial or impossible date.
+#: The result of `date_days` for a zero, partial or impossible date.
 NO_DATE = -(1 << 62)
 
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtype=np.int64)
-#: Days before each month of a common year.
+#: The days before each month of a common year.
 _DAYS_BEFORE = np.array([0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334], dtype=np.int64)
-#: Days from 0000-01-01 to 1970-01-01 in the proleptic Gregorian calendar.
+#: The days from 0000-01-01 to 1970-01-01 in the proleptic Gregorian calendar.
 _EPOCH_DAYS = 719528
 
 
 @inlined
 def little_endian(data: Any, at: Any, width: Any) -> Any:
-    """Unsigned integer of 1–8 bytes, as int64 bits."""
+    """Return an unsigned integer of 1–8 bytes, as int64 bits."""
     if width == 8:
         return load(data, at, 64)
     if width == 4:
@@ -56,14 +56,14 @@ def little_endian(data: Any, at: Any, width: Any) -> Any:
 
 @inlined
 def little_endian_signed(data: Any, at: Any, width: Any) -> Any:
-    """Two's complement integer of 1-8 bytes."""
+    """Return a two's complement integer of 1–8 bytes."""
     shift = 64 - 8 * width
     return (little_endian(data, at, width) << shift) >> shift
 
 
 @inlined
 def big_endian(data: Any, at: Any, width: Any) -> Any:
-    """Unsigned integer of 0-7 bytes, most significant first."""
+    """Return an unsigned integer of 0–7 bytes, most significant first."""
     if width >= 4:
         word = load(data, at, 32)
         value = ((word & 0xFF) << 24) | ((word & 0xFF00) << 8) | ((word >> 8) & 0xFF00) | (word >> 24)
@@ -78,7 +78,7 @@ def big_endian(data: Any, at: Any, width: Any) -> Any:
 
 @inlined
 def date_days(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970-01-01 in the proleptic Gregorian calendar, or `NO_DATE`; years from 0 on."""
+    """Return the days since 1970-01-01 in the proleptic Gregorian calendar, or `NO_DATE`. Years begin with 0."""
     if month < 1 or month > 12 or day < 1 or day > 31 or year < 0:
         return NO_DATE
     # Unsigned, because signed division by a constant takes twice the instructions.
@@ -86,7 +86,7 @@ def date_days(year: Any, month: Any, day: Any) -> Any:
     leap = (y & np.uint64(3)) == 0 and (y % np.uint64(100) != 0 or y % np.uint64(400) == 0)
     if day > 28 and day > _MONTH_DAYS[month] + (1 if leap and month == 2 else 0):
         return NO_DATE
-    # Leap years before `year`, counting year 0 as one.
+    # The leap years before `year`, counting year 0 as one.
     leaps = ((y + np.uint64(3)) >> np.uint64(2)) - (y + np.uint64(99)) // np.uint64(100)
     leaps += (y + np.uint64(399)) // np.uint64(400)
     days = np.int64(y * np.uint64(365) + leaps) + _DAYS_BEFORE[month] + day - 1 - _EPOCH_DAYS
@@ -95,7 +95,7 @@ def date_days(year: Any, month: Any, day: Any) -> Any:
 
 @inlined
 def multiply_add(high: Any, low: Any, factor: Any, addend: Any) -> Any:
-    """``(high, low) * factor + addend`` in 128 bits; factor and addend are below 2**31."""
+    """Compute ``(high, low) * factor + addend`` in 128 bits; factor and addend are below 2**31."""
     mask = np.uint64(0xFFFFFFFF)
     by = np.uint64(factor)
     first = (low & mask) * by + np.uint64(addend)
@@ -132,7 +132,7 @@ def put_null(row: Any, column: Any, valid: Any, has_null: Any) -> Any:
 
 @inlined
 def write_number(vdata: Any, out: Any, value: Any, digits: Any) -> Any:
-    """Decimal digits of a number >= 0 with leading zeros up to `digits`; returns the position after them."""
+    """Write the decimal digits of a number >= 0, with leading zeros up to `digits`. Returns the position after them."""
     width = 1
     rest = np.uint64(value) // np.uint64(10)
     while rest > np.uint64(0):

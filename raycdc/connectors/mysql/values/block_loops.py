@@ -1,4 +1,4 @@
-"""Compiled: a block of rows, whose values a walk has found, into the arena, column by column.
+"""Writes a block of rows, whose values a walk has found, into the arena, column by column, compiled.
 
 Shared by log (`binlog.row_loops`) and result sets (`snapshot.resultset_loops`), so that equal values give equal bytes.
 Each column's loop knows its type and nothing else, which is what makes it fast. A line of the plan says how to write
@@ -34,11 +34,11 @@ from raycdc.connectors.mysql.values.text_loops import (
 from raycdc.connectors.mysql.values.time_loops import put_date_texts, put_dates, put_instants, put_moments, put_times
 from raycdc.core.compiled import helper
 
-# How a column is written. A line of the plan is (source, wire, a, b, c): the column of the table map, one of these
+# The ways to write a column. A line of the plan is (source, wire, a, b, c): the column of the table map, one of these
 # constants, and its parameters.
 WIRE_SMALL = 0  # a: bytes; b: 1 signed; c: bytes of the Arrow integer
-WIRE_HALF = 1  # four bytes as they are
-WIRE_WORD = 2  # eight bytes as they are
+WIRE_HALF = 1  # four bytes, unchanged
+WIRE_WORD = 2  # eight bytes, unchanged
 WIRE_UINT64 = 3
 WIRE_DECIMAL = 4  # a: precision; b: scale
 WIRE_DECIMAL_TEXT = 5
@@ -46,14 +46,14 @@ WIRE_TEXT = 6  # a: pad with zero bytes to this length
 WIRE_CONVERTED = 7  # a: family; b: table in `points`; c: 1 for a key
 WIRE_DATE = 8  # b: policy
 WIRE_MOMENT = 9  # a: form; b: policy; c: fractional digits
-WIRE_INSTANT = 10  # the same
+WIRE_INSTANT = 10  # as WIRE_MOMENT
 WIRE_TIME = 11  # a: form; c: fractional digits
-WIRE_YEAR = 12  # a: 1 for two digits
+WIRE_YEAR = 12  # a: 1 for two-digit years
 WIRE_BIT = 13  # a: bytes
 WIRE_BIT64 = 14
 WIRE_ENUM = 15  # a: bytes; b: first label; c: labels
-WIRE_SET = 16  # the same
-WIRE_JSON = 17  # a: 1 where doubles without a fraction end in .0
+WIRE_SET = 16  # as WIRE_ENUM
+WIRE_JSON = 17  # a: 1 if doubles without a fraction end in .0
 WIRE_DATE_TEXT = 18  # a: form; b: 1 with a time of day; c: fractional digits
 WIRE_BOOLEAN = 19
 WIRE_ADDRESS = 20  # a: form
@@ -72,7 +72,7 @@ P_SIZE = 5
 def _numbers(
     data: Any, at: Any, size: Any, count: Any, wire: Any, a: Any, b: Any, c: Any, base: Any, first: Any, arena: Any
 ) -> Any:
-    """Columns of fixed width without a calendar."""
+    """Write columns of fixed width without a calendar."""
     code = COLUMN_DONE
     start = base + first
     if wire == WIRE_SMALL:
@@ -103,7 +103,7 @@ def _texts(
     data: Any, at: Any, size: Any, count: Any, wire: Any, a: Any, b: Any, c: Any, slot: Any, first: Any, column: Any,
     arena: Any,
 ) -> Any:  # fmt: skip
-    """Columns with text of any kind."""
+    """Write columns with text of any kind."""
     voff, vdata, vbase, vcap, counters = arena.voff, arena.vdata, arena.vbase, arena.vcap, arena.counters
     if wire == WIRE_TEXT:
         return put_texts(data, at, size, count, a, slot, first, voff, vdata, vbase, vcap, counters)
@@ -136,10 +136,13 @@ def _texts(
 
 @helper
 def write_block(data: Any, at: Any, size: Any, count: Any, first: Any, plan: Any, arena: Any) -> Any:
-    """Write `count` rows column by column from row `first` on; returns COLUMN_…, the failing column in `counters`."""
+    """Write `count` rows column by column from row `first` on.
+
+    Returns COLUMN_…, with the failing column in `counters`.
+    """
     losses = arena.losses[0]
     valid, has_null, counters = arena.valid, arena.has_null, arena.counters
-    # A column that fails without naming its row must still name an existing row.
+    # If a column fails without naming its row, the number must still be that of an existing row.
     counters[FAILED_ROW] = 0
     for column in range(len(plan)):
         source, wire = plan[column, P_SOURCE], plan[column, P_WIRE]

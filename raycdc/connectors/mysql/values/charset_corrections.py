@@ -1,9 +1,10 @@
 """Differences between servers' character sets and Python's codecs of the same name.
 
 They were found by querying MySQL 5.7, 8.0 and MariaDB 10.11 for every code of every set (``CONVERT(… USING utf32)``);
-the servers agree. Used by `charsets`. An entry ``B.CODE*COUNT=POINT`` says that COUNT codes from CODE on, of B bytes
-each, are the code points from POINT on; ``=-`` that they are no characters. Codes of three bytes lack their first
-(0x8F); those of four are counted from 81308130 on. All numbers but B and COUNT are hexadecimal.
+the servers agree. Used by `charsets`. An entry ``B.CODE*COUNT=POINT`` means that COUNT codes from CODE on, of B bytes
+each, are the code points from POINT on; ``=-`` means that they are no characters. Codes of three bytes are written
+without their first byte (0x8F); codes of four bytes count from 81308130 on. All numbers but B and COUNT are
+hexadecimal.
 """
 
 CORRECTIONS = {

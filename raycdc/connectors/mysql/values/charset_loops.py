@@ -1,9 +1,9 @@
-"""Compiled: one column of text in any of the server's character sets into its arena as UTF-8.
+"""Converts one column of text from any of the server's character sets to UTF-8 in its arena, compiled.
 
-`family` says how bytes make characters, `table` where the set's code points begin in `points` (`charsets.code_points`
-makes them); entries below 0 are no characters. A code that has a character's form and is none becomes one U+FFFD, as
-the server makes one question mark of it: its second byte alone is no character, though it may look like one. Any other
-byte that is no character becomes U+FFFD by itself.
+`family` is the way in which bytes form characters, `table` the start of the set's code points in `points` (from
+`charsets.code_points`); entries below 0 are no characters. A code that has the form of a character, but is none,
+becomes one U+FFFD, like one question mark on the server: its second byte is no separate character, even if it looks
+like one. Any other byte that is no character becomes U+FFFD by itself.
 
 Forms of the sets: MySQL manual, "Supported Character Sets and Collations".
 """
@@ -27,21 +27,22 @@ from raycdc.core.compiled import copy, helper, inlined, load
 FAMILY_UTF8 = 0  # the bytes are UTF-8 already (checked per batch)
 FAMILY_SINGLE = 1  # 256 code points
 FAMILY_DOUBLE = 2  # 256 code points, LEAD for lead bytes, then 65536 for both bytes
-FAMILY_EUC3 = 3  # the same, and 65536 for the two bytes after 0x8F
+FAMILY_EUC3 = 3  # as DOUBLE, and 65536 for the two bytes after 0x8F
 FAMILY_GB18030 = 4  # as DOUBLE, and a row of code points for four bytes
 FAMILY_UTF16 = 5  # most significant byte first, with surrogates (also ucs2)
 FAMILY_UTF16LE = 6
 FAMILY_UTF32 = 7
 
-#: Entry of a byte that begins a character of several.
+#: The entry of a byte that begins a character of several bytes.
 LEAD = -2
 NO_CHARACTER = -1
-#: A code of several bytes that has a character's form, so that the server stores it, and is none.
+#: The entry of a code of several bytes that has the form of a character, so that the server stores it, but is none.
 UNASSIGNED = -3
-#: A code whose character also has another code (`charsets.distinct_points`).
+#: The entry of a code whose character also has another code (`charsets.distinct_points`).
 SECOND_CODE = -4
 
-#: Four-byte codes of gb18030 below this are in the table; those from the second number on are U+10000 and up.
+#: The limits of four-byte codes of gb18030: codes below the first are in the table, and codes from the second on are
+#: U+10000 and up.
 GB18030_TABLE = 39420
 GB18030_PLANES = 189000
 
@@ -51,7 +52,7 @@ _HIGH_BITS = np.int64(-9187201950435737472)  # 0x8080808080808080
 
 @inlined
 def _put_point(vdata: Any, out: Any, point: Any) -> Any:
-    """A code point as UTF-8; returns the position after it."""
+    """Write a code point as UTF-8. Returns the position after it."""
     if point < 0x80:
         vdata[out] = point
         return out + 1
@@ -85,7 +86,7 @@ def _unit(data: Any, a: Any, family: Any) -> Any:
 
 @inlined
 def _unicode_point(data: Any, a: Any, end: Any, family: Any) -> Any:
-    """(code point or NO_CHARACTER, bytes it takes) of UTF-16 or UTF-32."""
+    """Return (code point or NO_CHARACTER, its bytes) in UTF-16 or UTF-32."""
     if family == FAMILY_UTF32:
         if a + 4 > end:
             return np.int64(NO_CHARACTER), end - a
@@ -107,7 +108,7 @@ def _unicode_point(data: Any, a: Any, end: Any, family: Any) -> Any:
 
 @inlined
 def _point(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any) -> Any:
-    """(code point or NO_CHARACTER, bytes it takes) of a set with code tables."""
+    """Return (code point or NO_CHARACTER, its bytes) in a set with code tables."""
     first = np.int64(points[table + np.int64(data[a])])
     if first != LEAD:
         return first, np.int64(1)
@@ -139,9 +140,9 @@ def _point(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any) ->
 
 @inlined
 def converted(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any, vdata: Any, out: Any) -> Any:
-    """Write the characters of ``data[a:end]``; returns (end of the text, bytes that were none)."""
+    """Write the characters of ``data[a:end]``. Returns (end of the text, number of bytes that were no characters)."""
     lost = np.int64(0)
-    # Only swe7 has a table with a different lower half; in it these two are letters.
+    # Only the table of swe7 has a different lower half, in which these two codes are letters.
     ascii_half = family <= FAMILY_GB18030 and points[table + 92] == 92 and points[table + 126] == 126
     while a < end:
         if ascii_half and a + 8 <= end:
@@ -177,7 +178,7 @@ def put_converted(
         if at[i] >= 0:
             total += np.int64(size[i])
     start = np.int64(voff[slot, first])
-    # A byte becomes three at most, and so do two bytes of UTF-16; a replaced one takes three.
+    # A byte becomes at most three, and so do two bytes of UTF-16. A replacement character takes three.
     if not has_room(start, 3 * total, slot, vcap, counters):
         return COLUMN_FULL
     base = vbase[slot]

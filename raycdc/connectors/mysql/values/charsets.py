@@ -17,11 +17,11 @@ import numpy.typing as npt
 from raycdc.connectors.mysql.values import charset_loops as loops
 from raycdc.connectors.mysql.values.charset_corrections import CORRECTIONS
 
-#: Sets whose bytes are UTF-8 as they are.
+#: Sets whose bytes are UTF-8 already.
 UTF8_CHARSETS = frozenset({"utf8", "utf8mb3", "utf8mb4", "ascii"})
 
-#: Set → (bytes per character at most, Python codec). Python has no codec for a few (dec8, hp8, swe7, geostd8, keybcs2,
-#: armscii8): all of their upper half is in the corrections.
+#: The most bytes per character and the Python codec of each set. Python has no codec for a few (dec8, hp8, swe7,
+#: geostd8, keybcs2, armscii8), so their whole upper half is in the corrections.
 _CHARSETS: dict[str, tuple[int, str]] = {
     "utf8": (3, "utf-8"),
     "utf8mb3": (3, "utf-8"),
@@ -93,23 +93,24 @@ _FORMS: dict[str, tuple[_Bytes, _Bytes]] = {
     "gb18030": (((0x81, 0xFE),), ((0x40, 0x7E), (0x80, 0xFE))),
 }
 
-#: MariaDB's UCA-14.0.0 collations: 256 ids for each set (its manual, "Supported Character Sets and Collations").
+#: The first number of MariaDB's UCA-14.0.0 collations: 256 numbers for each set (its manual, "Supported Character Sets
+#: and Collations").
 _UCA1400_FIRST = 2048
 _UCA1400_SETS = ("utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32")
 
 
 def bytes_per_character(charset: str) -> int:
-    """The most bytes one character takes; 0 when the set is unknown (then lengths cannot be compared)."""
+    """Return the most bytes of one character; 0 if the set is unknown (lengths cannot be compared then)."""
     return _CHARSETS.get(charset, (0, ""))[0]
 
 
 def is_known(charset: str) -> bool:
-    """Return True if bytes of the set can be read; ``""`` stands for no set."""
+    """Return True if bytes of the set can be read. ``""`` stands for no set."""
     return not charset or charset in _CHARSETS
 
 
 def codec_of(charset: str) -> str:
-    """Python codec of a set, for statements; an unknown set is read as UTF-8."""
+    """Return the Python codec of a set, for statements. An unknown set is read as UTF-8."""
     return _CHARSETS.get(charset, (0, "utf-8"))[1]
 
 
@@ -203,7 +204,7 @@ def distinct_points(charset: str) -> npt.NDArray[np.int32]:
 
 
 def _index_of(character: str, charset: str) -> int:
-    """The place in the set's table of the code that Python's codec gives a character; -1 for none."""
+    """Return the index in the set's table of the code that Python's codec gives a character; -1 if there is none."""
     try:
         code = character.encode(_CHARSETS[charset][1])
     except UnicodeEncodeError:
@@ -230,13 +231,15 @@ def _in_ranges(ranges: _Bytes) -> npt.NDArray[np.bool_]:
 def _mark_unassigned(
     codes: npt.NDArray[np.int32], first_bytes: npt.NDArray[np.bool_], last_bytes: npt.NDArray[np.bool_]
 ) -> None:
-    """Tell codes that have a character's form from bytes that have none; where neither is a character."""
+    """Mark codes that are no character, but have the form of one, as `UNASSIGNED`."""
     formed = (first_bytes[:, None] & last_bytes[None, :]).reshape(-1)
     codes[formed & (codes < 0)] = loops.UNASSIGNED
 
 
 def _decoded(length: int, count: int, codec: str) -> npt.NDArray[np.int32]:
-    """The character of each code of `length` bytes by Python's codec; NO_CHARACTER where it is not one character."""
+    """Return the character of each code of `length` bytes by Python's codec, `NO_CHARACTER` if it is not one
+    character.
+    """
     decode = codecs.getdecoder(codec)
     table = np.full(count, loops.NO_CHARACTER, np.int32)
     # Codes of several bytes begin with a non-ASCII byte.
@@ -257,7 +260,7 @@ def _decoded(length: int, count: int, codec: str) -> npt.NDArray[np.int32]:
     return table
 
 
-#: Numbers of collations by their set, as all servers from MySQL 5.7 to 9.7 and MariaDB list them.
+#: The numbers of collations by their set, as all servers from MySQL 5.7 to 9.7 and MariaDB list them.
 _COLLATIONS: dict[str, str] = {
     "big5": "1 84",
     "latin2": "2 9 21 27 77",
@@ -314,11 +317,11 @@ def _sets_of_collations() -> dict[int, str]:
 
 
 def charset_of_collation(collation_id: int) -> str:
-    """The set that the number of a collation belongs to, as TABLE_MAP and QUERY events name it; ``""`` if unknown."""
+    """Return the set of a collation's number in TABLE_MAP and QUERY events; ``""`` if unknown."""
     if collation_id >= _UCA1400_FIRST:
         index = (collation_id - _UCA1400_FIRST) // 256
         return _UCA1400_SETS[index] if index < len(_UCA1400_SETS) else ""
-    # MariaDB's NOPAD twins have the number of the padded one + 1024.
+    # MariaDB's NOPAD variants have the number of the padded collation + 1024.
     return _sets_of_collations().get(collation_id % 1024, "")
 
 

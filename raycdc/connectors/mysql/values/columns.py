@@ -48,14 +48,14 @@ ONE_TEXT = (
     "column VARBINARY or of a Unicode character set, or leave the table out with source.exclude."
 )
 
-#: First capacity of a text column's arena; it doubles when a batch needs more, and keeps its size.
+#: The first capacity of a text column's arena. It doubles if a batch needs more, and keeps its size.
 _TEXT_BYTES_FIRST = 64 << 10
-#: Arrow's int32 offsets end here; a single value may not be larger.
+#: The limit of Arrow's int32 offsets, which is also the limit of a single value.
 TEXT_BYTES_MAX = (1 << 31) - 1
 
 
 class MySqlArenaView(NamedTuple):
-    """The arrays a compiled loop sees. `i8 … i64` are views of the same fixed-width memory."""
+    """The arrays of an arena for a compiled loop. `i8 … i64` are views of the same fixed-width memory."""
 
     base: npt.NDArray[np.int64]
     slot: npt.NDArray[np.int64]
@@ -78,10 +78,10 @@ class MySqlArenaView(NamedTuple):
 
 
 class LostValues:
-    """Counts, since construction, the values that could not be kept as they were, by column.
+    """The numbers of values since construction that could not be kept unchanged, by column.
 
-    Compiled loops count in the row of the view's `losses` that is given as `counts`; text that is no UTF-8 is found
-    when arrays are made.
+    Compiled loops count in `counts`, which is a row of the view's `losses`. Invalid UTF-8 is found when arrays are
+    made.
     """
 
     def __init__(self, counts: npt.NDArray[np.int64], columns: Sequence[ColumnLayout]) -> None:
@@ -95,16 +95,16 @@ class LostValues:
 
     @property
     def zero_dates(self) -> int:
-        """Dates that became null."""
+        """Return the number of dates that became null."""
         return sum(self.of(c) for c, is_date in enumerate(self._dates) if is_date)
 
     @property
     def replaced(self) -> int:
-        """Values with bytes that were no text of their character set."""
+        """Return the number of values with bytes that were invalid in their character set."""
         return sum(self.of(c) for c, is_date in enumerate(self._dates) if not is_date)
 
     def of(self, column: int) -> int:
-        """All of the column."""
+        """Return the number of all lost values of the column."""
         return int(self._counts[column]) + self._invalid_utf8[column]
 
     def add_invalid(self, column: int, count: int) -> None:
@@ -132,12 +132,12 @@ class TableArena:
         columns = self.layout.columns
         count = len(columns)
         self._widths = [column.width for column in columns]
-        #: Bytes of one row without its text; an offset counts for each text.
+        #: The bytes of one row without its text. Each text counts with one offset.
         self.row_bytes = sum(w or 4 for w in self._widths) + 4
-        #: At least two rows, because an update's images stay together.
+        #: An arena has at least two rows, because an update's images stay together.
         self.rows_max = max(2, min(rows_max, bytes_max // self.row_bytes))
         self.bytes_max = bytes_max
-        #: The limits by which a loop ends a batch: rows, bytes of a row without text, bytes.
+        #: The limits at which a loop ends a batch: rows, bytes of a row without text, bytes.
         self.limits = np.array([self.rows_max, self.row_bytes, bytes_max], np.int64)
         base, slot, size, texts = self._buffers()
         self._fixed = np.zeros(size, np.uint8)
@@ -170,7 +170,7 @@ class TableArena:
     def grow(self, slot: int, need: int, rows: int) -> None:
         """Make room for `need` bytes in a text column that holds `rows` rows; replaces `view`.
 
-        Raises `ValueError` when `need` passes what Arrow's 32-bit offsets reach.
+        Raises `ValueError` if `need` exceeds Arrow's 32-bit offsets.
         """
         if need > TEXT_BYTES_MAX:
             raise ValueError(f"a value of {need} bytes is longer than a column of a batch can hold")
@@ -218,7 +218,7 @@ class TableArena:
         return arrays
 
     def to_record_batch(self, rows: int) -> pa.RecordBatch:
-        """The first `rows` rows as a batch of the table's columns; the arena starts over."""
+        """Return the first `rows` rows as a batch of the table's columns, and start over."""
         batch = pa.RecordBatch.from_arrays(self.to_arrays(rows), schema=self.schema)
         lost = self.lost.take()
         return with_lost_values(batch, lost) if lost else batch
@@ -248,7 +248,10 @@ class TableArena:
         return None if bitmap is None else (nulls, bitmap)
 
     def _array(self, column: int, rows: int, buffers: list[pa.Buffer | None], null_count: int) -> pa.Array:
-        """An array over its buffers, its text checked. Raises `DataError` by the column's treatment."""
+        """Return an array over its buffers, with its text checked.
+
+        Raises `DataError` according to the column's treatment.
+        """
         type_ = self.schema.field(column).type
         layout, described = self.layout.columns[column], self.table.columns[column]
         array = pa.Array.from_buffers(type_, rows, buffers, null_count)
@@ -270,7 +273,7 @@ def _is_utf8(array: pa.Array) -> bool:
     used = int(np.frombuffer(array.buffers()[1], np.int32)[len(array)])
     text = np.frombuffer(array.buffers()[2], np.uint8)[:used]
     whole = used & ~7
-    # Most text is ASCII, which is detected fast, eight bytes at a time.
+    # Most text is ASCII, which is detected quickly, eight bytes at a time.
     high = int(np.bitwise_or.reduce(text[:whole].view(np.uint64), initial=np.uint64(0)))
     if high & 0x8080808080808080 == 0 and not (text[whole:] & 0x80).any():
         return True
@@ -282,7 +285,10 @@ def _is_utf8(array: pa.Array) -> bool:
 
 
 def _repaired(array: pa.Array) -> tuple[pa.Array, int]:
-    """Bytes that are no UTF-8 replaced, and how many values had some. Rare: Python per value."""
+    """Return the array with invalid UTF-8 replaced, and the number of such values.
+
+    Rare, so it uses Python per value.
+    """
     texts: list[str | None] = []
     invalid = 0
     for value in array.view(pa.binary()).to_pylist():

@@ -1,6 +1,6 @@
-"""Packed DECIMALs (``decimal2bin`` of strings/decimal.c), compiled: to int64, to 128 bits, to text.
+"""Converts packed DECIMALs (``decimal2bin`` of strings/decimal.c) to int64, to 128 bits and to text, compiled.
 
-Nine digits take four bytes, most significant first; the digits left over at either end take fewer. The first bit is
+Nine digits take four bytes, most significant first; the remaining digits at either end take fewer. The first bit is
 inverted, so that bytes sort like numbers; all bytes of a negative number are inverted.
 """
 
@@ -19,7 +19,7 @@ _POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
 
 @inlined
 def decimal_bytes(precision: Any, scale: Any) -> Any:
-    """Bytes of a packed DECIMAL."""
+    """Return the number of bytes of a packed DECIMAL."""
     whole = precision - scale
     return (whole // 9) * 4 + DIGIT_BYTES[whole % 9] + (scale // 9) * 4 + DIGIT_BYTES[scale % 9]
 
@@ -37,7 +37,7 @@ def _group(data: Any, at: Any, width: Any, mask: Any, flip: Any) -> Any:
 
 @inlined
 def short_decimal(data: Any, at: Any, precision: Any, scale: Any) -> Any:
-    """A packed DECIMAL of at most 18 digits, unscaled."""
+    """Return a packed DECIMAL of at most 18 digits, unscaled."""
     whole = precision - scale
     negative = (data[at] & 0x80) == 0
     mask = 0xFF if negative else 0
@@ -64,7 +64,7 @@ def short_decimal(data: Any, at: Any, precision: Any, scale: Any) -> Any:
 
 @helper
 def long_decimal(data: Any, at: Any, precision: Any, scale: Any, i64: Any, out: Any) -> Any:
-    """A packed DECIMAL of up to 38 digits into two int64."""
+    """Return a packed DECIMAL of up to 38 digits as two int64."""
     whole = precision - scale
     negative = (data[at] & 0x80) == 0
     mask = 0xFF if negative else 0
@@ -88,7 +88,10 @@ def long_decimal(data: Any, at: Any, precision: Any, scale: Any, i64: Any, out: 
 
 @inlined
 def printed_decimal(data: Any, at: Any, length: Any) -> Any:
-    """(high, low, negative) of a printed DECIMAL, unscaled; the point is skipped, as every decimal place is printed."""
+    """Return (high, low, negative) of a printed DECIMAL, unscaled.
+
+    The point is skipped, because all decimal places are printed.
+    """
     high = np.uint64(0)
     low = np.uint64(0)
     negative = False
@@ -111,7 +114,7 @@ def _digits(out: Any, at: Any, value: Any, count: Any) -> Any:
 
 @helper
 def decimal_text(data: Any, at: Any, precision: Any, scale: Any, out: Any, to: Any) -> Any:
-    """A packed DECIMAL as the server prints it, into ``out[to:]`` (room for precision + 4); returns the end."""
+    """Write a packed DECIMAL as the server prints it into ``out[to:]`` (room for precision + 4). Returns the end."""
     whole = precision - scale
     negative = (data[at] & 0x80) == 0
     mask = 0xFF if negative else 0

@@ -1,4 +1,4 @@
-"""Schema documents: a table's logical schema together with the server's own description, as kept in state.
+"""Schema documents: a table's logical schema together with the server's description, for states.
 
 The log reader, the chunk readers and the enumerator exchange tables only in this form; ``fingerprint`` names the
 version everywhere (segments, manifests, the schema store).
@@ -17,16 +17,16 @@ from raycdc.source.tables.resnapshots import TableVersion
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """The captured part of a table: rows that meet `filter`, and its columns in `columns` (None: all).
+    """The captured part of a table: rows that meet `filter`, and the listed `columns` (None: all).
 
-    It is part of the state like the schema, because the target was begun with it.
+    It is part of the state, like the schema, because the target's rows were selected with it.
     """
 
     filter: str | None = None
     columns: tuple[str, ...] | None = None
 
     def narrowed(self, table: MySqlTable) -> MySqlTable:
-        """The table as its target has it."""
+        """Return the table with the captured columns only, as its target has it."""
         if self.columns is None:
             return table
         return replace(table, columns=tuple(column for column in table.columns if column.name in self.columns))
@@ -53,16 +53,16 @@ def document_of(table: MySqlTable, capture: Capture = ALL) -> SchemaDocument:
 
 
 def version_of(table: MySqlTable) -> TableVersion:
-    """The table with its schema document, all of it captured."""
+    """Return the table with its schema document, captured completely."""
     return TableVersion(table.schema(), document_of(table))
 
 
 def capture_of(document: SchemaDocument) -> Capture:
-    """The capture by which the document's table was read."""
+    """Return the captured part of a document's table."""
     listed = document.own("listed")
     return Capture(document.own("filter"), None if listed is None else tuple(listed))
 
 
 def table_of(document: SchemaDocument) -> MySqlTable:
-    """The source's table, with all its columns."""
+    """Return the source's table, with all its columns."""
     return MySqlTable.from_json(document.own("source"))

@@ -1,4 +1,4 @@
-"""Compiled: a geometry as the server stores it (SRID, then WKB) to GeoJSON text, in the form MySQL prints.
+"""Converts a geometry as the server stores it (SRID, then WKB) to GeoJSON text as MySQL prints it, compiled.
 
 WKB: OGC 06-103r4, "Well-known Binary Representation for Geometry"; text: RFC 7946, with the spaces and numbers of
 MySQL's ``ST_AsGeoJSON``. Coordinates are kept in their stored order, longitude first. All reads are checked against the
@@ -28,7 +28,7 @@ _GEOMETRIES = np.frombuffer(b'", "geometries": [', np.uint8).copy()
 _POINT, _LINE, _POLYGON, _COLLECTION = 1, 2, 3, 7
 _HEADER_BYTES = 5
 _SRID_BYTES = 4
-#: Text that may be written between two checks for room, numbers aside.
+#: The text that may be written between two checks for room, without numbers.
 _ROOM = 64
 
 
@@ -57,7 +57,7 @@ def _point(data: Any, p: Any, end: Any, out: Any, to: Any, limit: Any) -> Any:
 
 @helper
 def _points(data: Any, p: Any, end: Any, out: Any, to: Any, limit: Any) -> Any:
-    """A counted list of points."""
+    """Write a counted list of points."""
     if p + 4 > end:
         return p, JSON_CORRUPT
     count = load(data, p, 32)
@@ -80,7 +80,7 @@ def _points(data: Any, p: Any, end: Any, out: Any, to: Any, limit: Any) -> Any:
 
 @helper
 def _simple(data: Any, p: Any, end: Any, kind: Any, out: Any, to: Any, limit: Any) -> Any:
-    """The coordinates of a point, a line or a polygon."""
+    """Write the coordinates of a point, a line or a polygon."""
     if kind == _POINT:
         return _point(data, p, end, out, to, limit)
     if kind == _LINE:
@@ -109,7 +109,10 @@ def _simple(data: Any, p: Any, end: Any, kind: Any, out: Any, to: Any, limit: An
 
 @helper
 def _coordinates(data: Any, p: Any, end: Any, kind: Any, out: Any, to: Any, limit: Any) -> Any:
-    """The coordinates of anything but a collection; a multi-geometry holds simple ones with their own headers."""
+    """Write the coordinates of any geometry except a collection.
+
+    A multi-geometry has simple ones with separate headers.
+    """
     if kind <= _POLYGON:
         return _simple(data, p, end, kind, out, to, limit)
     if p + 4 > end:
@@ -136,9 +139,9 @@ def _coordinates(data: Any, p: Any, end: Any, kind: Any, out: Any, to: Any, limi
 
 @helper
 def geojson_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack: Any) -> Any:
-    """Write the geometry in ``data[at:end]`` into ``out[to:limit]``; the end of the text, or JSON_….
+    """Write the geometry in ``data[at:end]`` into ``out[to:limit]``. Returns the end of the text, or JSON_….
 
-    ``stack[depth, 0]`` counts the members a collection still has.
+    ``stack[depth, 0]`` counts the remaining members of a collection.
     """
     p = at + _SRID_BYTES
     depth = 0

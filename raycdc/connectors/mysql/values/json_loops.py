@@ -1,4 +1,4 @@
-"""MySQL's binary JSON to the text the server prints, compiled.
+"""Converts MySQL's binary JSON to the text that the server prints, compiled.
 
 Called for each JSON value of a row event. Iterative, with an explicit stack, because the server allows 100 levels.
 All offsets are checked against the value's end, so damaged values give `JSON_CORRUPT`.
@@ -22,7 +22,7 @@ from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, server_double_tex
 JSON_NO_ROOM = -1
 JSON_CORRUPT = -2
 
-_DEPTH_MAX = 101  # JSON_DOCUMENT_MAX_DEPTH, and one for the value itself
+_DEPTH_MAX = 101  # JSON_DOCUMENT_MAX_DEPTH, plus one for the value itself
 STACK_SHAPE = (_DEPTH_MAX, 5)
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
@@ -30,7 +30,7 @@ _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 _LITERALS = np.frombuffer(b"null\0true\0false", np.uint8).copy()
 _OPAQUE_HEAD = np.frombuffer(b'"base64:type', np.uint8).copy()
 
-# Value types.
+# The types of values.
 _OBJECT_SMALL, _OBJECT_LARGE, _ARRAY_SMALL, _ARRAY_LARGE, _LITERAL = 0, 1, 2, 3, 4
 _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 5, 6, 7, 8, 9, 10, 11, 12, 15
 
@@ -46,7 +46,7 @@ def _copy(source: Any, at: Any, length: Any, out: Any, to: Any, limit: Any) -> A
 
 @helper
 def _unsigned(value: Any, out: Any, to: Any, limit: Any) -> Any:
-    """Digits of an unsigned 64-bit number."""
+    """Write the digits of an unsigned 64-bit number."""
     size = 1
     rest = value
     while rest >= np.uint64(10):
@@ -80,7 +80,7 @@ def _padded(value: Any, digits: Any, out: Any, to: Any) -> Any:
 
 @helper
 def _string(source: Any, at: Any, length: Any, out: Any, to: Any, limit: Any) -> Any:
-    """A quoted string, escaped as the server does (json_dom.cc, ``double_quote``)."""
+    """Write a quoted string, escaped like the server does (json_dom.cc, ``double_quote``)."""
     if to + length + 2 > limit:
         return JSON_NO_ROOM
     out[to] = 34
@@ -126,7 +126,7 @@ def _string(source: Any, at: Any, length: Any, out: Any, to: Any, limit: Any) ->
 
 @helper
 def _variable_length(source: Any, at: Any, end: Any) -> Any:
-    """(length, offset after it) of seven bits per byte, low bits first; length -1 when damaged."""
+    """Return (length, offset after it) of seven bits per byte, low bits first. The length is -1 if it is damaged."""
     length = np.int64(0)
     for i in range(5):
         if at + i >= end:
@@ -140,7 +140,7 @@ def _variable_length(source: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _temporal(source: Any, at: Any, kind: Any, out: Any, to: Any, limit: Any) -> Any:
-    """A packed DATE (10), TIME (11), DATETIME (12) or TIMESTAMP (7), quoted."""
+    """Write a packed DATE (10), TIME (11), DATETIME (12) or TIMESTAMP (7), quoted."""
     if to + 32 > limit:
         return JSON_NO_ROOM
     packed = little_endian(source, at, 8)
@@ -179,7 +179,10 @@ def _temporal(source: Any, at: Any, kind: Any, out: Any, to: Any, limit: Any) ->
 
 @helper
 def _opaque(source: Any, at: Any, end: Any, out: Any, to: Any, limit: Any) -> Any:
-    """Type (1), length, bytes: decimals and temporals in their own form, anything else as base64."""
+    """Write a value of a MySQL type: decimals and temporals in their form, any other as base64.
+
+    The value has type (1), length, bytes.
+    """
     if at + 1 > end:
         return JSON_CORRUPT
     kind = np.int64(source[at])
@@ -223,7 +226,7 @@ def _opaque(source: Any, at: Any, end: Any, out: Any, to: Any, limit: Any) -> An
 
 @helper
 def _scalar(source: Any, kind: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, point_zero: Any) -> Any:
-    """A value that is neither object nor array, whose bytes begin at `at`."""
+    """Write a value that is neither object nor array, whose bytes begin at `at`."""
     if kind == _STRING:
         length, start = _variable_length(source, at, end)
         if length < 0:
@@ -264,15 +267,14 @@ def _inline(kind: Any, wide: Any) -> Any:
     return wide == 4 and (kind == _INT32 or kind == _UINT32)
 
 
-# long: one loop over the open containers; a helper would hand its whole state back and forth
+# long: one loop over the open containers; a helper would need the whole state as arguments
 @helper
 def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack: Any, point_zero: Any) -> Any:
     """Write the JSON value in ``data[at:end]`` as text into ``out[to:limit]``.
 
-    `stack` has `STACK_SHAPE`; per open container it holds start, end, elements, next element, type. `point_zero`:
-    doubles without a fraction end in ``.0``, as since MySQL 8.0.
-    Returns the end of the text, `JSON_NO_ROOM` or `JSON_CORRUPT`. An empty value is the server's ``null``
-    (``INSERT IGNORE`` of a NULL into a NOT NULL column).
+    `stack` has `STACK_SHAPE`; per open container it holds start, end, elements, next element, type. With `point_zero`,
+    doubles without a fraction end in ``.0``, as since MySQL 8.0. Returns the end of the text, `JSON_NO_ROOM` or
+    `JSON_CORRUPT`. An empty value is the server's ``null`` (``INSERT IGNORE`` of a NULL into a NOT NULL column).
     """
     if at >= end:
         return _copy(_LITERALS, 0, 4, out, to, limit)
@@ -283,7 +285,7 @@ def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack
     start = at + 1
     stop = end
     while True:
-        # Open the container of type `kind` whose bytes are start..stop.
+        # Open the container of type `kind` with the bytes start..stop.
         wide = 4 if kind == _OBJECT_LARGE or kind == _ARRAY_LARGE else 2
         is_object = kind <= _OBJECT_LARGE
         if depth == _DEPTH_MAX or start + 2 * wide > stop:

@@ -48,12 +48,12 @@ class ArenaColumnKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """One column. `width` is bytes per value in the fixed-width memory (booleans: one), 0 for text.
+    """The layout of one column.
 
-    `as_text`: dates as the server prints them. `family` and `charset` say how text is converted; `first_label` is the
-    number of the first label in the table's labels (an ENUM's is the empty one of index 0); `labels` counts them.
-    `check_utf8`: values should arrive as UTF-8. `exact`: different values must become different texts, because the
-    column is in a key.
+    `width` is the bytes per value in the fixed-width memory (booleans: one), 0 for text. `as_text`: dates are text, as
+    the server prints them. `family` and `charset` determine the conversion of text. `first_label` is the number of the
+    first label in the table's labels (an ENUM's is the empty one of index 0); `labels` counts them. `check_utf8`:
+    values should be UTF-8. `exact`: different values must become different texts, because the column is in a key.
     """
 
     form: ArenaColumnKind
@@ -72,7 +72,9 @@ class ColumnLayout:
 
 @dataclass(frozen=True, slots=True)
 class ArenaLayout:
-    """All columns, the labels of all ENUMs and SETs, and the character sets that need a table, in order of use."""
+    """The layouts of all columns, the labels of all ENUMs and SETs, and the character sets with a table, in order of
+    use.
+    """
 
     columns: tuple[ColumnLayout, ...]
     labels: tuple[bytes, ...]
@@ -118,7 +120,7 @@ _BY_BASE: dict[str, ArenaColumnKind] = {
 
 @lru_cache(maxsize=1024)
 def layout_of(table: MySqlTable) -> ArenaLayout:
-    """The layout of `table`. Raises `SchemaError` for a type that cannot be carried."""
+    """Return the layout of `table`. Raises `SchemaError` for an unsupported type."""
     labels: list[bytes] = []
     names: list[str] = []
     columns: list[ColumnLayout] = []
@@ -162,7 +164,7 @@ def _column(column: MySqlColumn, labels: list[bytes]) -> ColumnLayout:
         case ArenaColumnKind.BIT:
             return ColumnLayout(ArenaColumnKind.BIT64 if shape.length > 63 else form, width, arrow)
         case ArenaColumnKind.BYTES:
-            # If it may be a CHAR, it is unknown whether zeros or spaces were left out.
+            # If the column may be a CHAR, it is unknown if the log left out zeros or spaces.
             padded = shape.base == "binary" and column.collation != TEXT_OR_BYTES
             return ColumnLayout(form, 0, arrow, pad=shape.length if padded else 0)
         case _:

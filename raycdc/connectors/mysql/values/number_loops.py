@@ -1,4 +1,4 @@
-"""Compiled: one column of numbers from the wire into its arena, for log and result sets.
+"""Writes one column of numbers from log or result set into its arena, compiled.
 
 A walk has found each value of a block of rows: ``at[i]`` is its first byte, below 0 for NULL (already marked). Row
 ``i`` of the block is row ``first + i`` of the arena. NULL is written as 0, so that equal batches have equal bytes.
@@ -25,21 +25,21 @@ from raycdc.core.compiled import helper, load
 
 @helper
 def put_words(data: Any, at: Any, count: Any, i64: Any, start: Any) -> None:
-    """Eight bytes as they are: BIGINT, DOUBLE."""
+    """Write eight bytes unchanged: BIGINT, DOUBLE."""
     for i in range(count):
         i64[start + i] = load(data, at[i], 64) if at[i] >= 0 else np.int64(0)
 
 
 @helper
 def put_halves(data: Any, at: Any, count: Any, i32: Any, start: Any) -> None:
-    """Four bytes as they are: INT, FLOAT."""
+    """Write four bytes unchanged: INT, FLOAT."""
     for i in range(count):
         i32[start + i] = np.int32(load(data, at[i], 32)) if at[i] >= 0 else np.int32(0)
 
 
 @helper
 def put_small(data: Any, at: Any, count: Any, width: Any, signed: Any, out_width: Any, arena: Any, start: Any) -> None:
-    """Integers of 1 to 4 bytes into the same or a wider Arrow type (`out_width` bytes)."""
+    """Write integers of 1 to 4 bytes as the same or a wider Arrow type (`out_width` bytes)."""
     i8, i16, i32, i64 = arena.i8, arena.i16, arena.i32, arena.i64
     for i in range(count):
         value = np.int64(0)
@@ -66,7 +66,7 @@ def put_small(data: Any, at: Any, count: Any, width: Any, signed: Any, out_width
 
 @helper
 def put_wide_unsigned(data: Any, at: Any, count: Any, i64: Any, base: Any, first: Any) -> None:
-    """BIGINT UNSIGNED into decimal128(20, 0)."""
+    """Write BIGINT UNSIGNED as decimal128(20, 0)."""
     for i in range(count):
         out = base + 2 * (first + i)
         i64[out] = load(data, at[i], 64) if at[i] >= 0 else np.int64(0)
@@ -75,7 +75,7 @@ def put_wide_unsigned(data: Any, at: Any, count: Any, i64: Any, base: Any, first
 
 @helper
 def put_years(data: Any, at: Any, count: Any, short: Any, i16: Any, start: Any) -> None:
-    """YEAR of a row event: one byte, years since 1900, 0 for the year 0; of YEAR(2) the two digits that it prints."""
+    """Write YEAR of a row event, a byte with the years since 1900 (0: the year 0). YEAR(2) has two digits."""
     for i in range(count):
         year = np.int64(0)
         if at[i] >= 0 and data[at[i]] != 0:
@@ -101,7 +101,7 @@ def put_booleans(data: Any, at: Any, count: Any, i8: Any, start: Any, counters: 
 
 @helper
 def put_bits(data: Any, at: Any, size: Any, count: Any, width: Any, i64: Any, base: Any, first: Any) -> Any:
-    """BIT(1..63), most significant byte first; of `width` bytes each, or `size[i]` where `width` is 0."""
+    """Write BIT(1..63), most significant byte first. A value has `width` bytes, or `size[i]` if `width` is 0."""
     for i in range(count):
         value = np.int64(0)
         if at[i] >= 0:
@@ -115,7 +115,7 @@ def put_bits(data: Any, at: Any, size: Any, count: Any, width: Any, i64: Any, ba
 
 @helper
 def put_wide_bits(data: Any, at: Any, size: Any, count: Any, width: Any, i64: Any, base: Any, first: Any) -> Any:
-    """BIT(64) into decimal128(20, 0)."""
+    """Write BIT(64) as decimal128(20, 0)."""
     for i in range(count):
         out = base + 2 * (first + i)
         value = np.int64(0)
@@ -133,7 +133,7 @@ def put_wide_bits(data: Any, at: Any, size: Any, count: Any, width: Any, i64: An
 def put_packed_decimals(
     data: Any, at: Any, count: Any, precision: Any, scale: Any, i64: Any, base: Any, first: Any
 ) -> None:
-    """DECIMALs of up to 38 digits of a row event into decimal128."""
+    """Write DECIMALs of up to 38 digits of a row event as decimal128."""
     for i in range(count):
         out = base + 2 * (first + i)
         if at[i] < 0:
@@ -151,7 +151,7 @@ def put_packed_decimals(
 def put_printed_decimals(
     data: Any, at: Any, size: Any, count: Any, precision: Any, i64: Any, base: Any, first: Any
 ) -> None:
-    """DECIMALs of a result set, which come as text with all their decimal places, into decimal128."""
+    """Write DECIMALs of a result set, which are text with all their decimal places, as decimal128."""
     for i in range(count):
         out = base + 2 * (first + i)
         if at[i] < 0:

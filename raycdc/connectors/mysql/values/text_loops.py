@@ -1,7 +1,7 @@
-"""Compiled: one column of bytes, labels, JSON or other text from the wire into its arena, for log and result sets.
+"""Writes one column of bytes, labels, JSON or other text from log or result set into its arena, compiled.
 
-``at``, ``size`` and ``first`` are as in `number_loops`; NULL is an empty text. Each function asks for the room it may
-need before it writes, so a column that returns `COLUMN_FULL` is written again from the block's first row.
+``at``, ``size`` and ``first`` are as in `number_loops`; NULL is an empty text. Each function checks the room that it
+may need before it writes. A column that returns `COLUMN_FULL` is written again from the block's first row.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from raycdc.connectors.mysql.values.geojson_loops import geojson_text
 from raycdc.connectors.mysql.values.json_loops import JSON_NO_ROOM, json_text
 from raycdc.core.compiled import copy, helper
 
-#: Short values are copied in one move of this many bytes, where that stays inside both buffers.
+#: Short values are copied in one move of this many bytes, if that stays inside both buffers.
 _MOVE = 32
 
-#: No JSON value or geometry prints longer than this many times its binary form, and this much more.
+#: The printed form of a JSON value or geometry is at most this many times as long as its binary form, plus this many
+#: bytes.
 JSON_GROWTH = 8
 JSON_MORE = 512
 
@@ -72,7 +73,7 @@ def put_enums(
     data: Any, at: Any, count: Any, width: Any, first_label: Any, labels: Any, loff: Any, ldata: Any, slot: Any,
     first: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """ENUM by number; label 0 is the empty text of the error value."""
+    """Write an ENUM from its number. Label 0 is the empty text of the error value."""
     total = np.int64(0)
     for i in range(count):
         if at[i] >= 0:
@@ -138,7 +139,7 @@ def put_json(
     data: Any, at: Any, size: Any, count: Any, geometry: Any, point_zero: Any, stack: Any, slot: Any, first: Any,
     voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """MySQL's binary JSON as the text the server prints, or geometries as GeoJSON."""
+    """Write MySQL's binary JSON as the text that the server prints, or geometries as GeoJSON."""
     base = vbase[slot]
     out = base + np.int64(voff[slot, first])
     limit = base + vcap[slot]
@@ -151,7 +152,7 @@ def put_json(
             else:
                 done = json_text(data, at[i], at[i] + length, vdata, out, min(limit, most), stack, point_zero)
             if done == JSON_NO_ROOM and most > limit:
-                # The text's length is not known beforehand; most are less than twice the binary form.
+                # The text's length is not known before; most texts are less than twice as long as the binary form.
                 wanted = max(2 * (limit - base), out - base + 2 * length + JSON_MORE)
                 has_room(np.int64(0), min(wanted, most - base), slot, vcap, counters)
                 return COLUMN_FULL
@@ -168,7 +169,7 @@ def put_decimal_texts(
     data: Any, at: Any, count: Any, precision: Any, scale: Any, slot: Any, first: Any, voff: Any, vdata: Any,
     vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """DECIMALs of a row event with more digits than decimal128 holds, as the server prints them."""
+    """Write DECIMALs of a row event with more digits than decimal128 holds, as the server prints them."""
     start = np.int64(voff[slot, first])
     if not has_room(start, count * (precision + 13), slot, vcap, counters):
         return COLUMN_FULL
@@ -186,7 +187,7 @@ def put_addresses(
     data: Any, at: Any, size: Any, count: Any, form: Any, slot: Any, first: Any, voff: Any, vdata: Any, vbase: Any,
     vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """MariaDB's UUID, INET4 and INET6 of a row event, whose trailing zero bytes are left out there."""
+    """Write MariaDB's UUID, INET4 and INET6 of a row event, which lack their trailing zero bytes."""
     start = np.int64(voff[slot, first])
     if not has_room(start, count * ADDRESS_TEXT_MAX, slot, vcap, counters):
         return COLUMN_FULL

@@ -1,4 +1,4 @@
-"""Compiled: one column of dates and times from the wire into its arena, for log and result sets.
+"""Writes one column of dates and times from log or result set into its arena, compiled.
 
 ``at`` and ``first`` are as in `number_loops`. A zero, partial or impossible date (``0000-00-00``, ``2024-00-10``,
 ``2024-02-31``) is not in any calendar: by the column's policy it becomes null and is counted in `losses`, or the batch
@@ -30,35 +30,36 @@ from raycdc.connectors.mysql.values.arena_loops import (
 )
 from raycdc.core.compiled import helper, inlined, load
 
-# The wire format of a date or time.
+# The formats of a date or time in log and result sets.
 FORM_DATE = 0  # row events: three bytes
 FORM_DATETIME2 = 1  # five bytes and the fraction
 FORM_DATETIME = 2  # before MySQL 5.6: yyyymmddhhmmss as a number
 FORM_TIMESTAMP2 = 3  # seconds, most significant byte first, and the fraction
 FORM_TIMESTAMP = 4  # before MySQL 5.6
-FORM_SENT = 5  # result sets: parts, trailing zero ones left out
+FORM_SENT = 5  # result sets: parts; trailing zero parts are left out
 FORM_OLD_FRACTION = 6  # MariaDB 5.3, with a fraction: one number in units of its last digit, most significant first
-FORM_OLD_TIMESTAMP = 7  # the same of a TIMESTAMP: seconds, then the fraction in units of its last digit
+# MariaDB 5.3, a TIMESTAMP with a fraction: seconds, then the fraction in units of its last digit
+FORM_OLD_TIMESTAMP = 7
 
 # The policies for an invalid date.
 DATES_NULL = 0
 DATES_ERROR = 1
 
-#: Microseconds per unit of a fraction of 0 to 3 bytes.
+#: The microseconds per unit of a fraction of 0 to 3 bytes.
 _FRACTION = np.array([0, 10000, 100, 1], dtype=np.int64)
-#: Microseconds per unit of the last digit, by the number of digits.
+#: The microseconds per unit of the last digit, by the number of digits.
 _UNIT = np.array([1000000, 100000, 10000, 1000, 100, 10, 1], dtype=np.int64)
-#: Bytes of MariaDB's older TIME and DATETIME by their digits (``Field_time_hires``, ``Field_datetime_hires``).
+#: The bytes of MariaDB's older TIME and DATETIME by their digits (``Field_time_hires``, ``Field_datetime_hires``).
 OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)
 OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
-#: The value that stands for no time: one second more than the longest time (838:59:59).
+#: The zero point of MariaDB's older TIME: one second more than the longest time (838:59:59).
 _OLD_ZERO_S = 3020400
 _TEXT_MAX = 28
 
 
 @inlined
 def fraction(data: Any, at: Any, fsp: Any) -> Any:
-    """Microseconds of a fraction with `fsp` digits."""
+    """Return the microseconds of a fraction with `fsp` digits."""
     width = (fsp + 1) >> 1
     if width == 0:
         return np.int64(0)
@@ -67,9 +68,9 @@ def fraction(data: Any, at: Any, fsp: Any) -> Any:
 
 @inlined
 def _parts(data: Any, at: Any, size: Any, form: Any, fsp: Any) -> Any:
-    """(year, month, day, seconds of the day, microseconds) of a date as the server holds it, whether it exists or not.
+    """Return (year, month, day, seconds of the day, microseconds) of a date, which may not exist in the calendar.
 
-    For the forms that are no instants.
+    Only for formats that are no instants.
     """
     micros = np.int64(0)
     if form == FORM_DATETIME2:
@@ -114,7 +115,7 @@ def put_dates(
     data: Any, at: Any, size: Any, count: Any, form: Any, policy: Any, i32: Any, start: Any, first: Any, column: Any,
     valid: Any, has_null: Any, losses: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """DATE as days since 1970-01-01."""
+    """Write DATE as days since 1970-01-01."""
     for i in range(count):
         days = np.int64(0)
         if at[i] >= 0:
@@ -136,7 +137,7 @@ def put_moments(
     data: Any, at: Any, size: Any, count: Any, form: Any, fsp: Any, policy: Any, i64: Any, start: Any, first: Any,
     column: Any, valid: Any, has_null: Any, losses: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """DATETIME, and TIMESTAMP of a result set (whose session is in UTC), as microseconds since 1970."""
+    """Write DATETIME, and TIMESTAMP of a result set (whose session is in UTC), as microseconds since 1970."""
     for i in range(count):
         value = np.int64(0)
         if at[i] >= 0:
@@ -156,7 +157,7 @@ def put_moments(
 
 @inlined
 def _instant(data: Any, at: Any, form: Any, fsp: Any) -> Any:
-    """(seconds since 1970, microseconds) of a TIMESTAMP in a row event."""
+    """Return (seconds since 1970, microseconds) of a TIMESTAMP in a row event."""
     if form == FORM_TIMESTAMP:
         return load(data, at, 32), np.int64(0)
     if form == FORM_OLD_TIMESTAMP:
@@ -170,7 +171,7 @@ def put_instants(
     data: Any, at: Any, count: Any, form: Any, fsp: Any, policy: Any, i64: Any, start: Any, first: Any, column: Any,
     valid: Any, has_null: Any, losses: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """TIMESTAMP of a row event as microseconds since 1970; the number 0 is the zero date."""
+    """Write TIMESTAMP of a row event as microseconds since 1970. The number 0 is the zero date."""
     for i in range(count):
         value = np.int64(0)
         if at[i] >= 0:
@@ -188,7 +189,7 @@ def put_instants(
 
 @inlined
 def _put_clock(vdata: Any, out: Any, hours: Any, seconds: Any, micros: Any, fsp: Any) -> Any:
-    """``hh:mm:ss`` and `fsp` digits of the fraction; `seconds` are those of the hour."""
+    """Write ``hh:mm:ss`` and `fsp` digits of the fraction. `seconds` are those since the start of the day."""
     out = write_number(vdata, out, hours, 2)
     vdata[out] = 58
     out = write_number(vdata, out + 1, seconds // 60, 2)
@@ -204,7 +205,7 @@ def _put_clock(vdata: Any, out: Any, hours: Any, seconds: Any, micros: Any, fsp:
 
 @inlined
 def _civil(days: Any) -> Any:
-    """(year, month, day) of a day on or after 1970-01-01.
+    """Return (year, month, day) of a day on or after 1970-01-01.
 
     Method: H. Hinnant, "chrono-compatible low-level date algorithms", civil_from_days.
     """
@@ -224,7 +225,7 @@ def put_date_texts(
     data: Any, at: Any, size: Any, count: Any, form: Any, fsp: Any, with_clock: Any, slot: Any, first: Any, voff: Any,
     vdata: Any, vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """DATE, DATETIME and TIMESTAMP (in UTC) as the server prints them, zero and partial dates included."""
+    """Write DATE, DATETIME and TIMESTAMP (in UTC) as the server prints them, zero and partial dates included."""
     start = np.int64(voff[slot, first])
     if not has_room(start, count * _TEXT_MAX, slot, vcap, counters):
         return COLUMN_FULL
@@ -257,10 +258,10 @@ def put_times(
     data: Any, at: Any, size: Any, count: Any, form: Any, fsp: Any, slot: Any, first: Any, voff: Any, vdata: Any,
     vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """TIME as the server prints it: sign, at least two digits of hours, `fsp` digits of the fraction.
+    """Write TIME as the server prints it: sign, at least two digits of hours, `fsp` digits of the fraction.
 
-    `form` is FORM_DATETIME2 for the form with a fraction, FORM_DATETIME for the one before MySQL 5.6, FORM_OLD_FRACTION
-    or FORM_SENT.
+    `form` is FORM_DATETIME2 for the format with a fraction, FORM_DATETIME for the one before MySQL 5.6,
+    FORM_OLD_FRACTION or FORM_SENT.
     """
     start = np.int64(voff[slot, first])
     if not has_room(start, count * _TEXT_MAX, slot, vcap, counters):
@@ -294,7 +295,7 @@ def put_times(
                 clock = abs(clock)
                 hours, minutes, seconds = clock // 10000, clock // 100 % 100, clock % 100
             else:
-                # Whole and fraction are one two's complement number, moved up to be unsigned.
+                # The whole seconds and the fraction are one two's complement number, shifted to be unsigned.
                 width = (fsp + 1) >> 1
                 bits = big_endian(data, a, 3 + width) - (np.int64(0x800000) << (8 * width))
                 negative = bits < 0
@@ -305,7 +306,7 @@ def put_times(
             if negative:
                 vdata[out] = 45
                 out += 1
-            # Bounds for damaged values: the text must fit _TEXT_MAX.
+            # The limits are for damaged values, because the text must fit _TEXT_MAX.
             seconds += minutes * 60
             out = _put_clock(vdata, out, hours % 100000000, seconds % 6000, micros % 1000000, fsp)
         voff[slot, first + i + 1] = out - base

@@ -3,10 +3,10 @@
 Only `MySqlColumn.logical` decides the logical type of a source type; the arenas (`columns`), the binlog loop, the
 result-set loop and the sinks' schemas follow from it. The mapping's table is in `raycdc.model.types`.
 
-Every path treats these values in the same way: BINARY(n) is padded with its trailing zeros, CHAR is without trailing
-spaces, JSON is the server's text, ENUM and SET are labels (the error value of an ENUM, index 0, is the empty string), a
-geometry is the server's own bytes (SRID in four bytes, least significant first, then WKB), a vector its 32-bit floats,
-a UUID or address its text. Configurable behaviour (`TypeOptions`) is stored in a column's `treatment`.
+Snapshot and log treat these values in the same way: BINARY(n) is padded with trailing zeros; CHAR has no trailing
+spaces; JSON is the server's text; ENUM and SET are labels (the error value of an ENUM, index 0, is the empty string); a
+geometry is the server's bytes (SRID in four bytes, least significant first, then WKB); a vector is its 32-bit floats; a
+UUID or address is its text. Configurable behaviour (`TypeOptions`) is stored in a column's `treatment`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _INTEGERS: dict[str, tuple[TypeKind, TypeKind]] = {
 }
 
 CHARACTER_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
-#: MariaDB's types for identifiers and addresses, carried as the text the server prints.
+#: MariaDB's types for identifiers and addresses, which become the text that the server prints.
 ADDRESS_TYPES = frozenset({"uuid", "inet4", "inet6"})
-#: Kinds of geometries by the number that a table map has.
+#: The kinds of geometries by their number in a table map.
 GEOMETRY_KINDS = (
     "geometry",
     "point",
@@ -73,7 +73,8 @@ _LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 
 
-#: `MySqlColumn.collation` of a column that is known from the log alone, which does not say whether it is text or bytes.
+#: The value of `MySqlColumn.collation` for a column that is known from the log only, which does not show if it is text
+#: or bytes.
 TEXT_OR_BYTES = "?"
 
 
@@ -101,7 +102,7 @@ def is_short_year(shape: TypeShape) -> bool:
 
 
 class ValueTreatment(StrEnum):
-    """How a column's values are read where there is a choice: chosen by `TypeOptions`, kept in state."""
+    """The way to read a column's values if there is a choice. `TypeOptions` decides it, and the state keeps it."""
 
     PLAIN = ""
     BOOLEAN = "boolean"
@@ -117,7 +118,7 @@ class MySqlColumn(JsonObject):
 
     `column_type` is ``information_schema.COLUMNS.COLUMN_TYPE`` (``decimal(12,2) unsigned``, ``enum('a','b')``);
     `charset` and `collation` are empty for types that have none; `default` is the constant default as text or None;
-    `extra` is ``EXTRA`` (``auto_increment``, ``VIRTUAL GENERATED`` …); `treatment` is raycdc's own.
+    `extra` is ``EXTRA`` (``auto_increment``, ``VIRTUAL GENERATED`` …); `treatment` is raycdc's way to read its values.
     """
 
     name: str
@@ -127,7 +128,7 @@ class MySqlColumn(JsonObject):
     nullable: bool = True
     default: str | None = None
     extra: str = ""
-    #: Left out where there was no choice: the fingerprints of such tables stay what they were.
+    #: Left out of states if there was no choice, so that the fingerprints of such tables stay the same.
     treatment: ValueTreatment = field(default=ValueTreatment.PLAIN, metadata=LEFT_OUT)
 
     @property
@@ -152,7 +153,7 @@ class MySqlColumn(JsonObject):
 
     @property
     def is_generated(self) -> bool:
-        """Return True if it is computed from other columns; a default expression does not count."""
+        """Return True if the column is computed from other columns. A default expression does not count."""
         return "GENERATED" in self.extra.upper().replace("DEFAULT_GENERATED", "")
 
     @property
@@ -160,9 +161,12 @@ class MySqlColumn(JsonObject):
         return "AUTO_INCREMENT" in self.extra.upper()
 
     def logical(self) -> LogicalType:
-        """The type every consumer sees. Raises `SchemaError` for a type or character set this version cannot carry."""
+        """Return the logical type, which is the same for all consumers.
+
+        Raises `SchemaError` for a type or character set that is not supported.
+        """
         if not is_known(self.charset):
-            # In another set its bytes would be other characters (`filename`, an internal set of servers).
+            # In another set its bytes would be other characters (`filename` is an internal set of servers).
             raise SchemaError(
                 f"Column {self.name!r} has the character set {self.charset!r}, which is not supported. "
                 "Leave its table out with source.exclude."
@@ -182,8 +186,8 @@ class MySqlTable(JsonObject):
 
     `charset` and `collation` are the table's defaults, which columns added later inherit; empty if unknown. `row_end`
     is the column with the end of a row's validity, if the table keeps outdated rows (MariaDB's WITH SYSTEM VERSIONING),
-    else empty. No key includes it, because current rows differ without it. It is not in `columns` if the statement that
-    created the table did not name it: the log has it, and ROW START, after the others.
+    else empty. `primary_key` never includes it, because current rows differ without it. If the statement that created
+    the table did not name it, it is not in `columns`; the log has it, and ROW START, after the other columns.
     """
 
     id: TableId = field(metadata=SPREAD)
@@ -192,23 +196,23 @@ class MySqlTable(JsonObject):
     charset: str = ""
     collation: str = ""
     row_end: str = field(default="", metadata=LEFT_OUT)
-    #: Of a table of MariaDB: its unique keys but the primary one, at most; the log may have a hash of each.
+    #: The number of unique keys of a MariaDB table without the primary key, at most. The log may have a hash of each.
     unique_keys: int = field(default=0, metadata=LEFT_OUT)
-    #: Of a table that was just looked at or created, and in no state: its engine where that is known, and a VIRTUAL
-    #: column whose values the log has otherwise (`raycdc.connectors.mysql.ddl.logged_otherwise`).
+    #: Set for a table that was just probed or created, and in no state: its engine if known, and a VIRTUAL column with
+    #: other values in the log (`raycdc.connectors.mysql.ddl.logged_otherwise`).
     engine: str = field(default="", compare=False, metadata=NOWHERE)
-    #: It is shown to people, and need not be told apart by its key.
+    #: True if rows are only displayed, so that they need not be distinguished by their key.
     for_people: bool = field(default=False, metadata=NOWHERE)
     misleading: str = field(default="", compare=False, metadata=NOWHERE)
 
     def as_logged(self) -> MySqlTable:
-        """The table with the columns that only the log has."""
+        """Return the table with the columns that only the log has."""
         if not self.row_end or any(column.name == self.row_end for column in self.columns):
             return self
         return replace(self, columns=(*self.columns, *_IMPLICIT_PERIOD))
 
     def schema(self) -> TableSchema:
-        """The schema that segments and sinks carry. Raises `SchemaError` naming the table for an unsupported type."""
+        """Return the schema for segments and sinks. Raises `SchemaError` naming the table for an unsupported type."""
         try:
             columns = tuple(Column(c.name, c.logical(), c.nullable, c.default) for c in self.columns)
         except SchemaError as cause:
@@ -216,7 +220,7 @@ class MySqlTable(JsonObject):
         return TableSchema(columns, self.primary_key)
 
 
-#: MariaDB's name of the column until when a row is current, where the user gave it no name.
+#: MariaDB's name for the end of a row's validity, if the user gave the column no name.
 IMPLICIT_ROW_END = "row_end"
 _IMPLICIT_PERIOD = tuple(
     MySqlColumn(name, "timestamp(6)", nullable=False, extra="STORED GENERATED, INVISIBLE")
@@ -226,7 +230,7 @@ _IMPLICIT_PERIOD = tuple(
 
 @dataclass(frozen=True, slots=True)
 class TypeOptions:
-    """The user's choices (``source.types``) about types that can be read in more than one way."""
+    """The user's choices (``source.types``) for types that can be read in several ways."""
 
     invalid_dates: Literal["null", "park", "text"] = "null"
     invalid_text: Literal["replace", "park"] = "replace"
@@ -234,7 +238,7 @@ class TypeOptions:
     geometry: Literal["wkb", "geojson"] = "wkb"
 
     def treat(self, column: MySqlColumn) -> MySqlColumn:
-        """`column` with the treatment these options give it."""
+        """Return `column` with the treatment that these options choose."""
         base, treatment = column.shape.base, ValueTreatment.PLAIN
         if base in ("date", "datetime", "timestamp") and self.invalid_dates != "null":
             treatment = ValueTreatment.DATES_ERROR if self.invalid_dates == "park" else ValueTreatment.DATES_TEXT
@@ -247,7 +251,7 @@ class TypeOptions:
         return column if column.treatment is treatment else replace(column, treatment=treatment)
 
     def treat_table(self, table: MySqlTable) -> MySqlTable:
-        """`table` with every column treated."""
+        """Return `table` with the treatments of all columns."""
         return replace(table, columns=tuple(self.treat(column) for column in table.columns))
 
 
@@ -255,7 +259,7 @@ DEFAULT_TYPES = TypeOptions()
 
 
 def column_types() -> tuple[str, ...]:
-    """Every base type that a column may have, in the servers' spelling; aliases and parameters are left out."""
+    """Return every base type of columns, in the servers' notation, without aliases and parameters."""
     texts = sorted(CHARACTER_TYPES), sorted(BYTE_TYPES), sorted(_OTHERS)
     return (*_INTEGERS, "decimal", "bit", *_TEMPORAL, *itertools.chain.from_iterable(texts))
 
@@ -297,7 +301,7 @@ def _unquote(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _logical(column_type: str, charset: str, treatment: ValueTreatment) -> LogicalType:
-    """KeyError for an unsupported type."""
+    """Return the logical type. Raises KeyError for an unsupported type."""
     shape = parse_column_type(column_type)
     base = shape.base
     if treatment in _TREATED:

@@ -1,4 +1,4 @@
-"""Values of a decoded column as JSON text, as ``inspect binlog`` prints them. For people: Python per value.
+"""Formats values of a decoded column as JSON text, for ``inspect binlog``. It uses Python per value.
 
 Integers and doubles are numbers, decimals and temporals text as the server prints them (TIMESTAMP in UTC), bytes
 ``{"$binary": base64}``, JSON itself.
@@ -23,7 +23,10 @@ _EPOCH_DAY = date(1970, 1, 1)
 
 
 def printers(column: MySqlColumn) -> Callable[[pa.Array], list[str]]:
-    """A function from a column's array to the JSON text of each value. The array must be of the column's own type."""
+    """Return a function that converts a column's array to the JSON text of each value.
+
+    The array must have the column's Arrow type.
+    """
     logical = column.logical()
     arrow = logical.arrow()
     one = _printer(column, logical.kind, logical.fsp)
@@ -75,7 +78,7 @@ def _text_or_bytes(value: bytes) -> str:
 
 
 def _day(days: int) -> str:
-    # Python has no year 0, which the server allows.
+    # Python has no year 0, but the server allows it.
     if days < -719162:
         return "0000" + (_EPOCH_DAY + timedelta(days=days + 146097)).isoformat()[4:]
     return (_EPOCH_DAY + timedelta(days=days)).isoformat()

@@ -1,1 +1,1 @@
-"""The followed tables while statements of the log pass: history, shadow and temporary tables, names, refusals."""
+"""Follows tables through the statements of the log: their history, shadow and temporary tables, names, refusals."""

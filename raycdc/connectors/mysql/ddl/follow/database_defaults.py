@@ -1,4 +1,4 @@
-"""Character set and collation of each database, which tables created there inherit, as far as the log was decoded."""
+"""The default character set and collation of each database at the log's position, which new tables inherit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 from raycdc.connectors.mysql.ddl.parse.statements import CreateOrAlterDatabase
 
-#: Character set and collation; an empty collation is the set's default one.
+#: A character set and a collation. An empty collation is the set's default collation.
 CharsetDefault = tuple[str, str]
 
 
 class DatabaseDefaults:
-    """`begun` are the databases at the log's start from a checkpoint; without it, the present ones (`now`) are used.
+    """The defaults of all databases.
 
-    `server` is the default of a database without its own.
+    `begun` are the defaults at the log's start, from a checkpoint. Without it, the present ones (`now`) are used.
+    `server` is the default of a database without one.
     """
 
     def __init__(
@@ -31,14 +32,14 @@ class DatabaseDefaults:
         return self._databases.get(db, self._server)
 
     def set(self, ddl: CreateOrAlterDatabase, of_session: CharsetDefault | None) -> None:
-        """Apply CREATE or ALTER DATABASE; `of_session` is the session's default, None if not known."""
+        """Apply CREATE or ALTER DATABASE. `of_session` is the session's default, None if unknown."""
         if ddl.if_not_exists and ddl.db in self._databases:
             return
         inherited = (of_session or self._server) if ddl.created or ddl.of_session else self.of(ddl.db)
         if ddl.charset:
             inherited = ddl.charset, ddl.collation
         elif ddl.collation:
-            # A collation of MariaDB that applies to several character sets.
+            # This collation of MariaDB applies to several character sets.
             inherited = inherited[0], f"{inherited[0]}_{ddl.collation}"
         self._databases[ddl.db] = inherited
         self.changed = True
@@ -48,5 +49,5 @@ class DatabaseDefaults:
         self.changed = True
 
     def all(self) -> Mapping[str, CharsetDefault]:
-        """Each database's, as of now."""
+        """Return the present defaults of each database."""
         return dict(self._databases)

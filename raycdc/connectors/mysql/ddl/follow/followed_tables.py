@@ -1,31 +1,31 @@
-"""The captured tables by which the log is decoded, each with its schema, and further facts from the log.
+"""The captured tables with the schemas by which the log is decoded, and further facts from the log.
 
 `DroppedTables` are captured tables that were dropped, and may be created again. Their targets are emptied and keep
-their columns. A new table with the same columns and key goes on there with the log; a different one is resnapshotted
-(`raycdc.source.tables.parking`), which gives targets its columns. So is a table whose predecessor was dropped during
-its snapshot, because its chunks may still be requested. `all` goes into the checkpoint.
+their columns. A new table with the same columns and key continues in that target from the log; a different one is
+resnapshotted (`raycdc.source.tables.parking`), which gives targets its columns. A table whose predecessor was dropped
+during its snapshot is also resnapshotted, because its chunks may still be requested. `all` goes into the checkpoint.
 
 Tables in memory are emptied when the server starts, which it logs when it first opens them (MySQL manual, "Replication
 and MEMORY Tables"). Newer servers write a TRUNCATE TABLE, older ones a statement that deletes all rows, in a separate
-transaction; for a table in memory it is treated as the same. A session that logs statements may have written it, too,
-with the same effect.
+transaction; for a table in memory, this statement is treated as a TRUNCATE. A session that logs statements may have
+written it, too, with the same effect.
 
-`note_made` handles parked tables that were never followed, and the statements that create them: the log has all of
-their rows. They are new to the state (`raycdc.source.selection`), and are probed like all tables to be resnapshotted;
-cases that need no probe are decided here, before the statement is followed.
+`note_made` handles statements that create parked tables. These tables were never followed, and the log has all of their
+rows. They are new to the state (`raycdc.source.selection`), and are probed like all tables to be resnapshotted. Cases
+that need no probe are decided here, before the statement is followed.
 
-`SchemaMismatches` are captured tables whose rows stopped to match in a transaction that is being decoded. Rows of a
-table whose table map does not match, or that are incomplete, are dropped from the start of that transaction on, and the
-table is reported as parked between two transactions (`SchemaMismatches.take`).
+`SchemaMismatches` are captured tables whose rows ceased to match their schema in the transaction that is being decoded.
+Rows of a table whose table map does not match, or that are incomplete, are dropped from the start of that transaction
+on, and the table is reported as parked between two transactions (`SchemaMismatches.take`).
 
 `Sequences` are MariaDB's sequences: the log has their values as rows of a table of their name, which is never followed.
 Their names come from CREATE SEQUENCE in the log; otherwise the server is queried when such rows are met. A name is
 forgotten when a statement changes it.
 
 `SnapshotChunkKeys` are the chunk keys of tables in their snapshot, which no statement may change, because chunks are
-ranges of them. The log's fetcher thread reads them ahead of the reader's thread, which knows when a snapshot is over
-and reports that by counting the snapshots of a table. It keeps counting when the log is opened again, for tables that
-join it. If a snapshot ends during the check, the table counts as still in it, and is resnapshotted unnecessarily.
+ranges of them. The log's fetcher thread checks them. The reader's thread knows when a snapshot is over, and reports
+that by counting the finished snapshots of each table. The counts go on when the log is opened again. If a snapshot ends
+during the check, the table counts as still in it, and is resnapshotted unnecessarily.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from raycdc.source.tables.resnapshots import TableChange
 
 
 class SchemaSetter(Protocol):
-    """The decoder, as far as schemas go."""
+    """The part of the decoder that sets schemas."""
 
     def set_table(self, table: MySqlTable) -> None: ...
 
@@ -63,7 +63,7 @@ class SchemaSetter(Protocol):
 
 
 class FollowedTables(Mapping[TableId, MySqlTable]):
-    """See the module's docstring. The decoder hears of every change; one thread, the decoder's."""
+    """The followed tables and their schemas. The decoder gets every change. Used by the decoder's thread only."""
 
     def __init__(self, tables: Mapping[TableId, MySqlTable]) -> None:
         self._tables = dict(tables)
@@ -82,7 +82,7 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
 
     @property
     def decoder(self) -> SchemaSetter:
-        """The decoder of the log."""
+        """Return the decoder of the log."""
         assert self._decoder is not None, "a log is decoded before anything is said of it"
         return self._decoder
 
@@ -91,7 +91,7 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
         self._decoder = decoder
 
     def put(self, table: MySqlTable) -> None:
-        """Rows after this point have this schema."""
+        """Decode rows after this point with the schema `table`."""
         self._tables[table.id] = table
         self.decoder.set_table(table)
 
@@ -108,43 +108,49 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
         return self._tables.pop(table, None)
 
     def report(self, change: TableChange) -> None:
-        """The log's version of a table at the last statement."""
+        """Add a change of a table by the last statement."""
         self._updates.append(change.update)
         self._rows += change.rows
 
     def report_truncated(self, rows: LogRows) -> None:
-        """The last statement removed all rows of a table."""
+        """Add the rows that say that the last statement removed all rows of a table."""
         self._rows.append(rows)
 
     def untell(self, table: TableId) -> None:
-        """The effect of the last statement on the table before it turned out that it cannot be followed."""
+        """Remove the changes of a table by the last statement, because it turned out that it cannot be followed."""
         self._updates = [update for update in self._updates if update.table != table]
         self._rows = [rows for rows in self._rows if rows.table != table]
 
     def take(self) -> tuple[tuple[SchemaUpdate, ...], tuple[LogRows, ...]]:
-        """The changes of the last statement, and the rows that say it truncated, once; none for other statements."""
+        """Return the changes of the last statement and the truncation rows, once.
+
+        Both are empty for other statements.
+        """
         taken = tuple(self._updates), tuple(self._rows)
         self._updates, self._rows = [], []
         return taken
 
 
-#: The number of tables remembered. A new table of an older name counts as the first of that name.
+#: The number of tables remembered. If a forgotten name is used again, the new table counts as the first of that name.
 DROPPED_MAX = 4096
 
 
 class DroppedTables:
-    """Dropped tables by name, with the fingerprint of their last schema; empty if a new table is always read again."""
+    """The dropped tables by name, with the fingerprint of their last schema.
+
+    The fingerprint is empty if a new table of that name must always be resnapshotted.
+    """
 
     def __init__(self, dropped: Mapping[TableId, str]) -> None:
         self._dropped = dict(dropped)
         self.changed = False
 
     def all(self) -> Mapping[TableId, str]:
-        """The tables and fingerprints as of now."""
+        """Return the present tables and fingerprints."""
         return dict(self._dropped)
 
     def add(self, table: MySqlTable, *, read: bool) -> None:
-        """`table` was dropped, after its snapshot was `read` or in the middle of it."""
+        """Add a dropped table. `read` is True if its snapshot was complete."""
         self._dropped.pop(table.id, None)
         self._dropped[table.id] = document_of(table).fingerprint if read else ""
         while len(self._dropped) > DROPPED_MAX:
@@ -154,16 +160,17 @@ class DroppedTables:
     def differs(self, table: MySqlTable) -> bool:
         """Return True if the created `table` differs from the dropped one of its name.
 
-        An equal one goes on there, and is forgotten here.
+        An equal table continues in the target of the dropped one, and is forgotten here.
         """
         if self._dropped.get(table.id) == document_of(table).fingerprint:
             self.forget(table.id)
         return table.id in self._dropped
 
     def refused(self, table: TableId) -> None:
-        """Note that the created table is not followed: until it is resnapshotted, its target is the dropped one's.
+        """Note that the created table is not followed. Until it is resnapshotted, the target belongs to the dropped
+        table.
 
-        No other table goes on there either.
+        No other table continues in that target either.
         """
         if self._dropped.get(table):
             self._dropped[table] = ""
@@ -175,12 +182,12 @@ class DroppedTables:
 
 
 _NAME = r"`((?:[^`]|``)+)`"
-#: As servers write it, byte by byte; whatever is not exactly so is a change of rows like any other.
+#: The exact statement that servers write. Any other text is an ordinary change of rows.
 _EMPTIES = re.compile(rf"DELETE FROM {_NAME}\.{_NAME}(?: /\* generated by server[^*]*\*/)?")
 
 
 def emptied_by_server(statement: str) -> TableId | None:
-    """Return the table of a statement with which servers log that they emptied it; None for all others."""
+    """Return the table that a server emptied by this statement; None for all other statements."""
     parts = _EMPTIES.fullmatch(statement)
     return None if parts is None else TableId(*(name.replace("``", "`") for name in parts.groups()))
 
@@ -190,8 +197,8 @@ def as_truncation(
 ) -> DdlItem | None:
     """Return the statement as the TRUNCATE TABLE that newer servers write; None if it is not such a statement.
 
-    Also None if the table is not followed or not in memory, or if rows precede the statement in its transaction,
-    because then it is not the server's.
+    The result is also None if the table is not followed or not in memory, or if rows precede the statement in its
+    transaction, because the server's statement is always the first.
     """
     table = emptied_by_server(item.statement)
     if table is None or table not in followed or item.after_rows or not is_in_memory(table):
@@ -216,7 +223,7 @@ def note_made(
         return
     parsed = parse_ddl(item.statement, item.db, dialect=dialect)
     for ddl in () if isinstance(parsed, RefusedStatement) else parsed:
-        # IF NOT EXISTS makes none where there is one.
+        # IF NOT EXISTS creates no table if one exists.
         if (
             isinstance(ddl, CreateTable)
             and parked.awaits(ddl.table, certain=not ddl.if_not_exists)
@@ -227,7 +234,10 @@ def note_made(
 
 @dataclass(frozen=True, slots=True)
 class SchemaMismatch:
-    """`described` is the schema of the rows before, None of a table that was not known; they end at `ordinal`."""
+    """A table whose rows do not match its schema.
+
+    `described` is the schema of the rows up to `ordinal`; None if the table was unknown.
+    """
 
     update: ParkTableUpdate
     described: MySqlTable | None
@@ -235,11 +245,11 @@ class SchemaMismatch:
 
 
 class SchemaMismatches:
-    """The mismatching tables; see the module's docstring. One thread: the decoder's."""
+    """The mismatching tables; see the module's docstring. Used by the decoder's thread only."""
 
     def __init__(self) -> None:
         self._tables: dict[TableId, SchemaMismatch] = {}
-        #: Tables that have ended, according to the log, but of which rows came.
+        #: Tables that have ended according to the log, although rows of them came.
         self.alive: set[TableId] = set()
 
     def __contains__(self, table: object) -> bool:
@@ -250,22 +260,25 @@ class SchemaMismatches:
         self._tables[mismatch.update.table] = mismatch
 
     def schema(self, table: TableId) -> MySqlTable | None:
-        """The schema of the rows that are still believed."""
+        """Return the schema of the valid rows before the mismatch."""
         mismatch = self._tables.get(table)
         return None if mismatch is None else mismatch.described
 
     def believed_up_to(self, table: TableId) -> int | None:
-        """The ordinal after which rows of `table` are not to be believed; None: all are."""
+        """Return the ordinal up to which rows of `table` are valid; None: all are valid."""
         mismatch = self._tables.get(table)
         return None if mismatch is None else mismatch.ordinal
 
     def take_alive(self) -> list[TableId]:
-        """The tables that are `alive`, once."""
+        """Return the tables in `alive`, once."""
         alive, self.alive = sorted(self.alive), set()
         return alive
 
     def take(self, ts_ms: int) -> tuple[ParkTableUpdate, ...]:
-        """Between two transactions, the last of which was committed at `ts_ms`: the tables that are parked, once."""
+        """Return the updates that park tables, once. Called between two transactions.
+
+        The last transaction was committed at `ts_ms`.
+        """
         mismatches, self._tables = self._tables, {}
         updates = [mismatch.update for mismatch in mismatches.values()]
         return tuple(replace(update, parking=replace(update.parking, ts_ms=ts_ms)) for update in updates)
@@ -286,7 +299,7 @@ class Sequences:
         return table in self._known
 
     def met(self, table: TableId) -> bool:
-        """Return True if rows of an unknown `table` are a sequence's. Logs that once."""
+        """Return True if an unknown `table` is a sequence. Its first rows are logged once."""
         if self._ask is None or not self._ask(table):
             return False
         self._known.add(table)
@@ -302,8 +315,10 @@ class Sequences:
 
 
 class SnapshotChunkKeys:
-    """`keys` are those of snapshots under way where the log is opened, None for a table that is one chunk; `over` says
-    how many snapshots of a table are over, live.
+    """The chunk keys of tables in their snapshot.
+
+    `keys` are those of snapshots under way when the log is opened, None for a table that is one chunk. `over` has the
+    present number of finished snapshots of each table.
     """
 
     def __init__(
@@ -315,7 +330,7 @@ class SnapshotChunkKeys:
         self._begun.update(self._keys.keys())
 
     def begin(self, table: TableId, key: ChunkKey | None) -> None:
-        """The next snapshot of `table` begins, cut by `key`."""
+        """Record that the next snapshot of `table` begins, cut by `key`."""
         self._keys[table] = key
         self._begun[table] += 1
 
@@ -324,7 +339,7 @@ class SnapshotChunkKeys:
         return table in self._keys and self._over.get(table, 0) < self._begun[table]
 
     def changed(self, before: MySqlTable, after: MySqlTable) -> str | None:
-        """Return the chunk-key column of a table in its snapshot that the statement changes; None: none."""
+        """Return the chunk-key column that the statement changes, if its table is in a snapshot; otherwise None."""
         key = self._keys.get(before.id)
         if key is None or not self.under_way(before.id):
             return None

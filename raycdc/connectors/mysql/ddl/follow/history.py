@@ -1,22 +1,22 @@
-"""The schemas in force while the log is decoded: each DDL is applied at its position, or refused.
+"""Keeps the schemas in force while the log is decoded: each DDL is applied at its position, or refused.
 
 Called by the decoder at each statement of the log, before any row after it is decoded; the log reader then takes the
 results. Rules judge a statement (`raycdc.source.tables.verdicts`), and this class carries out their verdicts:
 
-| subject | rules | of |
+| subject | rules | module |
 |---|---|---|
 | a parked table that the statement names | `PARKED_RULES` | `statement_rules` |
 | a table whose rows may be changed by a statement that was logged instead of the rows | `ROWS_RULES` | \
 `statement_rules` |
 | any other statement as a whole | `STATEMENT_RULES` | `statement_rules` |
 | each of its parts, if none of these has a verdict | `PART_RULES`, and of a table `TABLE_RULES` | `part_rules` |
-| the names that it gives to other tables, at its end | `NAME_RULES` | `name_rules` |
-| each effect of what is followed | `EFFECT_RULES` | `effect_rules` |
+| the names that its renames give to tables | `NAME_RULES` | `name_rules` |
+| each effect that would be followed | `EFFECT_RULES` | `effect_rules` |
 
 A statement that cannot be followed parks the captured tables it is about (`raycdc.source.tables.parking`). A table is
-resnapshotted if a statement rewrites its rows without logging them, or gives it another table's rows; others wait for a
-decision. Statements about parked tables are noted, not followed, except for the creation of a table that was never
-followed: from there on the log has all its rows.
+resnapshotted if a statement rewrites its rows without logging them, or gives it another table's rows; all other parked
+tables wait for a user's decision. Statements about parked tables are only noted, except for the creation of a table
+that was never followed, because the log has all its rows from there on.
 
 Tables of schema change tools are followed in addition to the captured ones (`tool_tables`). `take_state` returns the
 part of this that a restart needs.
@@ -99,9 +99,9 @@ class RefusedStatementError(SchemaError):
 class DdlHistory:
     """The schema history of one log; see the module's docstring. One thread: the decoder's.
 
-    `state` is that of `begin_state`, or the last one from `take_state` before the start position. `terms` say how
-    tables are parked; if none may be parked, a statement that cannot be followed is an error. `snapshots` are those in
-    progress.
+    `state` is that of `begin_state`, or the last one from `take_state` before the start position. `terms` define how
+    tables are parked; if none may be parked, a statement that cannot be followed is an error. `snapshots` are the
+    snapshots in progress.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class DdlHistory:
             server,
             selector,
             followed,
-            # A merged target remembers a table that was dropped, too.
+            # A merged target remembers a dropped table as well.
             ParkedTables(terms, followed=[*tables, *state.dropped]),
             ToolTables(followed, shadows=state.shadows, absent=state.away),
             Sequences(server.is_sequence),
@@ -138,15 +138,21 @@ class DdlHistory:
         self._facts.tables.attach(decoder)
 
     def table(self, table: TableId) -> MySqlTable | None:
-        """The schema in force, as far as the log was decoded."""
+        """Return the schema in force at the decoded position."""
         return self._facts.tables.get(table) or self.mismatches.schema(table)
 
     def take_updates(self) -> tuple[tuple[SchemaUpdate, ...], tuple[LogRows, ...]]:
-        """The changes of the last statement, and the rows that say it truncated, once; none for other statements."""
+        """Return the changes of the last statement and the truncation rows, once.
+
+        Both are empty for other statements.
+        """
         return self._facts.tables.take()
 
     def take_state(self) -> HistoryState | None:
-        """Return the facts other than tables that a restart after the last statement needs, once; None if unchanged."""
+        """Return the facts, without the tables, that a restart after the last statement needs.
+
+        They are returned once; None if unchanged.
+        """
         notes = (
             self._facts.tools.shadows,
             self._facts.defaults,
@@ -168,24 +174,24 @@ class DdlHistory:
         )
 
     def captures(self, table: TableId, *, has_rows: bool = False) -> bool:
-        """Return True if rows of `table` are captured at the decoded position. Tools' tables are not, unless named.
+        """Return True if rows of `table` are captured at the decoded position. Tables of tools are not, unless named.
 
-        `has_rows`: there are some.
+        `has_rows` is True if there are rows of it in the log.
         """
         if has_rows and table not in self._facts.tables and self._facts.parked[table] is ParkedKind.ENDED:
             self.mismatches.alive.add(table)
         return self._facts.captures(table)
 
     def selects(self, table: TableId) -> bool:
-        """Return True if `table` is, or may be again, captured."""
+        """Return True if `table` is captured, or may be again."""
         return self._facts.selects(table)
 
     # Statements -----------------------------------------------------------------------------------------------------
 
     def on_ddl(self, item: DdlItem) -> None:
-        """Judge a statement, and carry the verdict out: apply it, or park the tables it is about.
+        """Judge a statement and carry out the verdict: apply it, or park the tables that it concerns.
 
-        Raises `SchemaError` or `DataError` where none may be parked.
+        Raises `SchemaError` or `DataError` if none may be parked.
         """
         facts = self._facts
         if is_change_of_rows(item.statement):
@@ -204,7 +210,10 @@ class DdlHistory:
             self._on_parts(statement)
 
     def _on_change_of_rows(self, item: DdlItem) -> None:
-        """A change of rows was logged as a statement: rows of the tables that it leads to are not in the log."""
+        """Handle a change of rows that was logged as a statement.
+
+        The log lacks the rows of all tables that it reaches.
+        """
         facts = self._facts
         reached = reached_tables(item, facts)
         statement = LoggedStatement(item, facts.server.dialect, AffectedTables())
@@ -214,7 +223,7 @@ class DdlHistory:
             facts.parked.invalidate(each.table, ordinal_of(item.position))
 
     def _on_parts(self, statement: LoggedStatement) -> None:
-        """The statement is understood: its parts are judged one by one, and its renames at once."""
+        """Judge the parts of an understood statement one by one, and its renames together."""
         assert not isinstance(statement.parsed, RefusedStatement), "a rule has a verdict on what is not understood"
         facts = self._facts
         renames: list[RenameTable] = []
@@ -252,7 +261,7 @@ class DdlHistory:
         return self._carry_out(statement, verdict)
 
     def _take(self, item: DdlItem, effect: TableEffect[MySqlTable], before: MySqlTable | None) -> None:
-        """The table is from here on as the effect says."""
+        """Apply an effect: update the table's schema, and report the change."""
         facts, table, now, events = self._facts, effect.table, effect.after, effect.events
         emptying = [event for event in events if isinstance(event, TruncateTableEvent | DropTableEvent)]
         if before is not None and any(isinstance(event, DropTableEvent) for event in events):
@@ -278,7 +287,7 @@ class DdlHistory:
             facts.tables.report_truncated(truncation(dropped.id, dropped.schema(), shown, seq=seq, statement=text))
 
     def _park(self, item: DdlItem, verdict: Park | Resnapshot) -> None:
-        """Park the tables; where there are none, or nothing may be parked, the run ends."""
+        """Park the tables of the verdict. Raises an error if there are none, or if none may be parked."""
         facts = self._facts
         if not facts.parked.parks:
             raise RefusedStatementError(f"{verdict.reason}{_ENDS}")
@@ -297,7 +306,7 @@ class DdlHistory:
     # Tables that are not followed ---------------------------------------------------------------------------------
 
     def on_schema_mismatch(self, table: TableId, error: DataError, before: BinlogOffset) -> None:
-        """Rows cannot be decoded by the schema in force. Raises the error where nothing may be parked."""
+        """Park a table whose rows cannot be decoded by the schema in force. Raises `error` if none may be parked."""
         unknown = table not in self._facts.tables
         if unknown and self._facts.sequences.met(table):
             return
@@ -307,7 +316,7 @@ class DdlHistory:
             return
         described = self._facts.tables.doubt(table)
         if unknown:
-            # No schema of it is known: a probe of it says most.
+            # No schema of the table is known, so a probe will decide.
             update = self._facts.parked.met(table, str(error), parse_location(before, 0))
         else:
             again = isinstance(error, PartialRowsError) and self._facts.parked.rules.lost_rows_again
@@ -332,8 +341,8 @@ class DdlHistory:
     def take_mismatches(self, position: BinlogOffset, ts_ms: int) -> tuple[ParkTableUpdate, ...]:
         """Return the updates that park tables with mismatching rows; called once between two transactions.
 
-        A table that was renamed away and still has rows was another one: MariaDB does not say that a RENAME TABLE
-        concerned a temporary table, and logs it even if it logs nothing else about that table.
+        A table may have rows after it was renamed. Then the RENAME TABLE concerned a temporary table: MariaDB logs such
+        a statement without saying so, even if it logs nothing else about that table.
         """
         updates = self.mismatches.take(ts_ms)
         for table in self.mismatches.take_alive():
@@ -345,7 +354,7 @@ class DdlHistory:
         return updates
 
     def resnapshot_parked(self, position: BinlogOffset, ts_ms: int) -> None:
-        """Between two transactions: follow parked tables from here on whose look holds here. It may block."""
+        """Resnapshot parked tables whose probe holds at this position. Called between two transactions; may block."""
         shown = parse_location(position, ts_ms)
         for table, probe in self._facts.parked.take_probed(shown):
             if not isinstance(probe, FollowableTable):
@@ -362,6 +371,6 @@ class DdlHistory:
 
 
 def parse_location(position: BinlogOffset, ts_ms: int) -> StatementPosition:
-    """A place of the log, as people are shown it."""
+    """Return a position of the log in the form for users."""
     shown_position = BinlogOffset(position.file, position.pos, position.gtid_set, mark=position.mark)
     return StatementPosition(shown_position.sealed(), ordinal_of(position), ts_ms)

@@ -8,14 +8,15 @@ procedure.
 
 | statement about a name | flag set, and the name is hidden | flag only | hidden only | neither |
 |---|---|---|---|---|
-| ALTER, TRUNCATE, CREATE INDEX, DROP INDEX | the temporary table's | see below | doubtful | the table's |
-| RENAME TABLE of MariaDB, which never has the flag | – | – | the temporary table's | the table's |
+| ALTER, TRUNCATE, CREATE INDEX, DROP INDEX | of the temporary table | see below | doubtful | of the table |
+| RENAME TABLE of MariaDB, which never has the flag | – | – | of the temporary table | of the table |
 | CREATE TABLE, DROP TABLE, RENAME TABLE of MySQL | the table's: otherwise the statement has the word TEMPORARY | | | |
-| a change of rows | the temporary table's | the table's | the table's | the table's |
+| a change of rows | of the temporary table | of the table | of the table | of the table |
 
-With the flag only, the statement is the table's if this log has the session from its beginning, because then every
-temporary table with logged statements is known; otherwise it is doubtful. Hidden only: the session dropped its table
-without logging it. If a statement is doubtful, the captured table is read again, which is right in both cases.
+With the flag only, the statement concerns the table if this log has the session from its beginning, because then every
+temporary table with logged statements is known; otherwise it is doubtful. If the name is hidden without the flag, the
+session dropped its temporary table without logging it. If a statement is doubtful, the captured table is resnapshotted,
+which is right in both cases.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from raycdc.core.typed_codec import LEFT_OUT, JsonObject
 from raycdc.model import TableId
 from raycdc.model.json_value import Json
 
-#: The number of sessions with hidden names that are kept. They are few: a session that logs rows logs no temporary
+#: The number of sessions whose hidden names are kept. There are few, because a session that logs rows logs no temporary
 #: tables. If the oldest is forgotten, no session counts as known from its beginning any more.
 SESSIONS_MAX = 1000
-#: All sessions are known from their beginning: the server started in this log.
+#: The value of `since` if all sessions are known from their beginning, because the server started in this log.
 ALL_KNOWN = LoggedThread(0, 0)
 
-#: Statements whose event says whether the table that they name is a temporary one.
+#: The first words of statements whose event has a flag if the table that they name is a temporary one.
 _SAYS_SO = frozenset({"ALTER", "TRUNCATE"})
 
 Names = Mapping[LoggedThread, frozenset[TableId]]
@@ -48,10 +49,10 @@ Names = Mapping[LoggedThread, frozenset[TableId]]
 
 @dataclass(frozen=True, slots=True)
 class TemporaryNames(JsonObject):
-    """Names by session, where every start of the server is known of up to `file` of the log.
+    """The names of temporary tables by session.
 
-    Sessions of the server that began after `since`, the last one where this log began, are known from their beginning;
-    None: no session is.
+    Every start of the server is known up to `file` of the log. Sessions that began after the session `since` are known
+    from their beginning; None: no session is.
     """
 
     file: str = field(default="", metadata=LEFT_OUT)
@@ -60,7 +61,7 @@ class TemporaryNames(JsonObject):
 
 
 class TemporaryTables:
-    """See the module's docstring."""
+    """The temporary tables of all sessions; see the module's docstring."""
 
     def __init__(self, temporary: TemporaryNames) -> None:
         self._file = temporary.file
@@ -73,7 +74,7 @@ class TemporaryTables:
         return table in self._sessions.get(thread, ())
 
     def follow(self, item: DdlItem, affected: AffectedTables) -> bool:
-        """Return True if a statement is about temporary tables, and about nothing else; then that is noted."""
+        """Note the effect of a statement on temporary tables. Returns True if it concerns nothing else."""
         thread, file = item.thread, item.position.file
         if affected.made_temporary or affected.dropped_temporary:
             self.create(thread, affected.made_temporary, file=file)
@@ -89,7 +90,7 @@ class TemporaryTables:
         return True
 
     def renames(self, item: DdlItem, ddl: RenameTable) -> bool:
-        """Return True if a RENAME TABLE of MariaDB is of a temporary table; then that is noted."""
+        """Note a RENAME TABLE of MariaDB if it renames a temporary table, and return True then."""
         if not self.shadows(item.thread, ddl.table):
             return False
         self.rename(item.thread, ddl.table, ddl.new_table, file=item.position.file)
@@ -114,23 +115,23 @@ class TemporaryTables:
         return self.shadows(item.thread, table) or (item.thread_specific and not self._knows(item.thread))
 
     def create(self, thread: LoggedThread, tables: Iterable[TableId], *, file: str) -> None:
-        """The session made temporary tables, in `file` of the log."""
+        """Record temporary tables that the session created, in `file` of the log."""
         self._set(thread, self._of(thread) | frozenset(tables), file)
 
     def drop(self, thread: LoggedThread, tables: Iterable[TableId], *, file: str) -> None:
-        """The session dropped temporary tables, or ended."""
+        """Record temporary tables that the session dropped; all of them if it ended."""
         self._set(thread, self._of(thread) - frozenset(tables), file)
 
     def rename(self, thread: LoggedThread, table: TableId, to: TableId, *, file: str) -> None:
-        """Note that the session renamed its temporary table."""
+        """Record that the session renamed its temporary table."""
         self.drop(thread, [table], file=file)
         self.create(thread, [to], file=file)
 
     def begin_file(self, file: str, started: bool, followed: bool) -> bool:
-        """Note that a file of the log begins, or is continued; return True if a restart must know of it.
+        """Note that a file of the log begins, or is continued. Return True if the state for a restart has changed.
 
-        `started`: the server started then. Unless it is `followed`, a start may have been missed: no name is certainly
-        hidden in another file than the last one.
+        `started` is True if the server started then. If the log was not `followed` from the previous file, a start may
+        have been missed, so the names are forgotten.
         """
         before = self.all()
         if started:
@@ -145,7 +146,7 @@ class TemporaryTables:
         return has_changed
 
     def all(self) -> TemporaryNames:
-        """The names, as of now."""
+        """Return the present names."""
         return TemporaryNames(self._file if self._sessions else "", dict(self._sessions), self._since)
 
     def _knows(self, thread: LoggedThread) -> bool:
@@ -176,9 +177,9 @@ class TemporaryTables:
 class HistoryState:
     """The facts as of the last statement.
 
-    They are tools' tables, captured tables whose name is unused, character sets of databases, earlier names of masked
-    columns, fingerprints of dropped tables, and names hidden by temporary tables. `databases` is None if no server
-    could be queried when the log began.
+    They are the tables of schema change tools, captured tables whose name is unused, character sets of databases,
+    earlier names of masked columns, fingerprints of dropped tables, and names hidden by temporary tables. `databases`
+    is None if no server could be queried when the log began.
     """
 
     shadows: Mapping[TableId, Shadow] = field(default_factory=dict)
@@ -189,7 +190,7 @@ class HistoryState:
     temporary: TemporaryNames = field(default_factory=TemporaryNames)
 
     def to_json(self) -> Mapping[str, Json]:
-        """Facts that say nothing are left out, except for those of tools."""
+        """Return the state as JSON. Empty facts are left out, except for those about tools."""
         stored: dict[str, Json] = {
             "shadows": {str(name): shadow.to_json() for name, shadow in self.shadows.items()},
             "away": sorted(map(str, self.away)),
@@ -230,9 +231,9 @@ class HistoryState:
 
 
 def begin_state(databases: Mapping[str, CharsetDefault], since: LoggedThread) -> Mapping[str, Json]:
-    """The state where the log begins: the facts that the log does not tell, and the server only as of now.
+    """Return the state where the log begins: the facts that only the server has, and only as of now.
 
-    `since` is a session of the server that is not older than the log's beginning.
+    `since` is a session of the server that is not older than the beginning of the log.
     """
     stored: dict[str, Json] = {"temporary": TemporaryNames(since=since).to_json()}
     if databases:

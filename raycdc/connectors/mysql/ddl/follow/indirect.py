@@ -1,8 +1,9 @@
 """Finds tables that a statement may change besides those it names: by triggers, views and stored functions.
 
 Used by `history` for a statement that is in the log instead of the rows it changed. A name in a text counts wherever it
-occurs, with every possible meaning: an unnecessary match causes a resnapshot, a missed one would lose rows silently.
-LOAD names one table; only that table's triggers, and the functions it calls, can change other rows (`loaded`).
+occurs, with every possible meaning, because an unnecessary match only causes a resnapshot, but a missed one would lose
+rows silently. LOAD names one table; only that table's triggers, and the functions it calls, can change other rows
+(`loaded`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from raycdc.connectors.mysql.ddl.parse.statement_text import begins_with, mentio
 from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
 from raycdc.model import TableId
 
-#: The objects through which a statement can change tables: database, name, text that runs, and the database of
-#: unqualified names in it. An account sees only those on which it has a privilege.
+#: The query for objects through which a statement can change tables: database, name, text that runs, and the database
+#: of its unqualified names. An account sees only objects on which it has a privilege.
 _OBJECTS = (
     (
         "trigger",
@@ -37,13 +38,13 @@ _OBJECTS = (
         "SELECT ROUTINE_SCHEMA, ROUTINE_NAME, ROUTINE_DEFINITION FROM information_schema.ROUTINES",
     ),
 )
-#: The grants that show each object's text to an account that sees its name.
+#: The grants that show the texts of objects to an account that sees their names.
 _GRANTS = {
     "view": "GRANT SHOW VIEW ON {name}",
     "routine": "GRANT SHOW_ROUTINE ON *.* (MySQL 8.0.20 and newer), or GRANT SELECT ON mysql.proc",
     "trigger": "GRANT TRIGGER ON {name}",
 }
-#: The grants that show that such objects exist.
+#: The grants that show the existence of such objects.
 _GRANTS_FOR_NAMES = "GRANT TRIGGER, SHOW VIEW, EXECUTE ON *.*"
 _CHANGES_ROWS = re.compile(
     r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH|SELECT|DO)\b", re.IGNORECASE | re.DOTALL
@@ -52,7 +53,7 @@ _CHANGES_ROWS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """A statement or body, and the database of its unqualified names."""
+    """The text of a statement or of a stored object, and the database of its unqualified names."""
 
     db: str
     text: str
@@ -60,7 +61,7 @@ class SqlText:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A trigger (under its table's name), view or routine; `text` is empty if the account may not see it."""
+    """A trigger (under its table's name), view or routine. `text` is empty if the account may not see it."""
 
     kind: str
     db: str
@@ -78,7 +79,7 @@ class StoredObject:
 class Ways:
     """The effect of a statement: the texts that run, and the objects whose text is not visible.
 
-    For each of the latter, the databases whose tables it may change; None: any.
+    Each object has the databases whose tables it may change; None: any database.
     """
 
     texts: tuple[SqlText, ...] = ()
@@ -86,7 +87,7 @@ class Ways:
 
 
 def loaded(statement: SqlText, rules: LexRules) -> SqlText | None:
-    """The table and the functions that a LOAD names, as a text of these alone; None for anything else."""
+    """Return the table and the functions that a LOAD names, as a text; None for any other statement."""
     if not begins_with("LOAD", statement.text):
         return None
     try:
@@ -108,7 +109,10 @@ def loaded(statement: SqlText, rules: LexRules) -> SqlText | None:
 
 
 def _qualified(tokens: Sequence[Token], at: int) -> tuple[str, int]:
-    """The name that begins at `at`, with its database if it says one, and where it ends; empty for no name."""
+    """Return the name that begins at `at`, with its database if stated, and the index after it.
+
+    The name may be empty.
+    """
     parts: list[str] = []
     while at < len(tokens) and tokens[at].kind in (TokenKind.WORD, TokenKind.NAME):
         parts.append(tokens[at].text)
@@ -119,7 +123,7 @@ def _qualified(tokens: Sequence[Token], at: int) -> tuple[str, int]:
 
 
 def is_change_of_rows(statement: str) -> bool:
-    """Return True if a statement of the log changes rows, which should be there as rows."""
+    """Return True if a statement of the log changes rows, which should have been logged as rows."""
     return _CHANGES_ROWS.match(statement) is not None
 
 
@@ -132,10 +136,10 @@ def tables_reached(
     shadowed: Callable[[TableId], bool] = lambda _: False,
     rules: LexRules = LexRules(),  # noqa: B008  frozen
 ) -> dict[TableId, str]:
-    """Those of `tables` that a change of rows may concern, each with the reason where it does not name it.
+    """Return the `tables` that a change of rows may concern, each with the reason if it is not named.
 
-    `databases` are those whose tables it changes, where the server said so; `shadowed`: the statement means a temporary
-    table by that name; `rules`: how its session reads it.
+    `databases` are those whose tables it changes, if the server reported them. `shadowed` returns True if the statement
+    means a temporary table of that name. `rules` are the session's rules for reading it.
     """
     statement = loaded(statement, rules) or statement
     if databases is not None:
@@ -163,13 +167,13 @@ def tables_reached(
 
 
 class IndirectChanges:
-    """`connect` opens a connection to the server whose log it is."""
+    """The search for a statement's indirect effects. `connect` opens a connection to the server of the log."""
 
     def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
         self._connect = connect
 
     def __call__(self, statement: SqlText) -> Ways:
-        """Return the statement's effect by the server's present objects."""
+        """Return the effect of the statement, according to the server's present objects."""
         with closing(self._connect()) as connection:
             objects = [
                 StoredObject(kind, _text(db), _text(name), _text(body))
@@ -186,7 +190,7 @@ def reached(
 ) -> tuple[tuple[SqlText, ...], tuple[StoredObject, ...]]:
     """Return the texts of `objects` that a statement reaches directly or indirectly, and the objects without a text."""
     left, texts, unseen = list(objects), [statement], list[StoredObject]()
-    for text in texts:  # The list grows during the loop.
+    for text in texts:  # The loop itself appends to this list.
         met = [each for each in left if mentions(text.text, TableId(each.db, each.name), db=text.db)]
         left = [each for each in left if each not in met]
         texts += [SqlText(each.db, each.text) for each in met if each.text]
@@ -197,7 +201,7 @@ def reached(
 def _databases_of(connection: Connection[Any], unseen: StoredObject) -> frozenset[str] | None:
     """Return the databases of the tables of a view's columns, which MariaDB reports.
 
-    Other columns cannot be changed.
+    Columns without a database cannot be changed.
     """
     if unseen.kind != "view" or "mariadb" not in connection.get_server_info().lower():
         return None
@@ -207,12 +211,12 @@ def _databases_of(connection: Connection[Any], unseen: StoredObject) -> frozense
     except pymysql.Error:
         return None
     databases = frozenset(_text(field.db).casefold() for field in answer.fields if field.db)
-    # A version that names the view's own database says nothing by that.
+    # Some versions report the view's own database, which proves nothing.
     return None if unseen.db.casefold() in databases else databases or None
 
 
 def _is_of(text: SqlText, db: str) -> bool:
-    """Return True if the text has, or may have, names of the database."""
+    """Return True if the text has names of the database, or may have some."""
     named = re.search(rf"(?<!\w){re.escape(db)}(?!\w)", text.text, re.IGNORECASE)
     return text.db.casefold() == db.casefold() or named is not None
 

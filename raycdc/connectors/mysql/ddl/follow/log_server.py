@@ -1,4 +1,4 @@
-"""The server of the log: how it reads statements, and which queries about them are possible."""
+"""The server of the log: how it reads statements, and the queries about them that it can answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 
-#: Asks the server for the table right after a place in the log; or says why that cannot be known (`resolver`).
+#: A query for the table right after a position of the log. Returns the reason if the answer cannot be known
+#: (`resolver`).
 Resolver = Callable[[TableId, BinlogOffset], Resolved | str]
 
 
@@ -27,13 +28,13 @@ Resolver = Callable[[TableId, BinlogOffset], Resolved | str]
 class LogServer:
     """The server-dependent meaning of a log's statements.
 
-    `databases` are the present defaults of databases, `collations` the server's by number, with their sets. The
-    following functions may be missing: `resolve` describes a table (without it, a statement that does not name its
+    `databases` are the present defaults of databases, `collations` the server's collations and their sets by number.
+    The following functions may be missing: `resolve` describes a table (without it, a statement that does not name its
     columns is refused); `led_to` finds indirect effects of a change of rows that was logged as a statement
-    (`indirect`); `is_sequence` says if a name is a sequence; `unlogged` why a table's rows are not in the log;
-    `is_in_memory` if they are lost when the server starts; `was_there` if a table may have existed before a time of the
-    log; and `repairs` if REPAIR TABLE changes anything. If the server does not log `cascades`, a table that gets a
-    foreign key with a cascade is not followed.
+    (`indirect`); `is_sequence` returns True for the name of a sequence; `unlogged` returns why a table's rows are not
+    in the log; `is_in_memory` returns True if rows are lost when the server starts; `was_there` returns True if a table
+    may have existed before a time of the log; `repairs` returns True if REPAIR TABLE may change rows. If the server
+    does not log `cascades`, a table that gets a foreign key with a cascade is not followed.
     """
 
     dialect: DdlDialect
@@ -50,7 +51,8 @@ class LogServer:
     repairs: Callable[[TableId], bool] = lambda _: True
 
     def default_of(self, session: SessionState) -> CharsetDefault | None:
-        """Return the default of a database that the session creates without one; None if the log does not have it.
+        """Return the default of a database that the session creates without naming one; None if the log does not have
+        it.
 
         The set is empty if the session's collation is unknown.
         """
@@ -82,14 +84,14 @@ class LogServer:
         return next(((table, why) for table in tables if (why := self.unlogged(table))), None)
 
     def was_there_before(self, item: DdlItem, ddl: CreateTable) -> bool:
-        """Return True if CREATE TABLE IF NOT EXISTS, which MySQL always logs, may have created no table.
+        """Return True if CREATE TABLE IF NOT EXISTS may have created no table. MySQL logs it in any case.
 
-        The log then lacks some of its rows.
+        The log then lacks some of the table's rows.
         """
         return ddl.if_not_exists and self.was_there(ddl.table, item.ts_ms)
 
     def successor(self, before: MySqlTable, after: BinlogOffset, reason: str) -> Shadow | str:
-        """Return the table that replaced `before`, of which only its name is known; or why it is unknown."""
+        """Return the table that replaced `before` under its name; the reason if it is unknown."""
         resolved = self.looked_up(before.id, after, reason)
         if isinstance(resolved, str):
             return resolved

@@ -1,11 +1,11 @@
-"""The earlier names of a table's rows and columns, as far as ``[[mask]]`` masked something under them.
+"""Tracks earlier names of tables and columns under which ``[[mask]]`` masked values.
 
-A mask is for names. If rows get another name by a RENAME or EXCHANGE PARTITION, or are to be copied into a table made
-LIKE theirs, masked values would be shown if no mask is for that name: such a table is parked, unless the same values
-are masked there in the same way. It stays parked until it is created again, because a rename over an uncaptured name
-may take days to finish. A table whose masked column was renamed is also parked, until the column is renamed back or
-dropped, because a new snapshot would show its values. Rows that a statement copies into a followed table (INSERT …
-SELECT) are that table's own. Called by `history` at each statement; `former` goes into the checkpoint.
+A mask applies to a name. If rows get another name by a RENAME or EXCHANGE PARTITION, or are to be copied into a table
+made LIKE theirs, masked values would be shown if no mask is for that name: such a table is parked, unless the same
+values are masked there in the same way. It stays parked until it is created again, because a rename over an uncaptured
+name may take days to finish. A table whose masked column was renamed is also parked, until the column is renamed back
+or dropped, because a new snapshot would show its values. Rows that a statement copies into a followed table (INSERT …
+SELECT) count as rows of that table only. Called by `history` at each statement; `former` goes into the checkpoint.
 """
 
 from __future__ import annotations
@@ -32,26 +32,25 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.model.rules.mask import Mask, Masks
 
-#: The number of names kept, for existing tables and for those in statements that were not understood. Other statements
-#: leave rows and columns under their names.
+#: The number of tables whose earlier names are kept: existing tables, and those in statements that were not understood.
 NAMES_MAX = 4096
-#: Statements of other words leave rows and columns under the names that they had.
+#: Statements with one of these words may give rows and columns other names.
 _MOVES = re.compile(r"\b(RENAME|CHANGE|LIKE|EXCHANGE|DROP|CREATE)\b", re.IGNORECASE)
 
-#: For each column's name, case-folded, its earlier names.
+#: The earlier names of each column, by the column's case-folded name.
 Columns = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class FormerNames:
-    """For each table, the earlier names of its rows (without its own) and of its columns."""
+    """The earlier names of each table's rows (without its own name) and of its columns."""
 
     tables: Mapping[TableId, frozenset[TableId]] = field(default_factory=dict)
     columns: Mapping[TableId, Columns] = field(default_factory=dict)
 
 
 class MaskedNames:
-    """The masked names of one log; see the module's docstring. One thread: the decoder's."""
+    """The masked names of one log; see the module's docstring. Used by the decoder's thread only."""
 
     def __init__(self, masks: Masks, former: FormerNames) -> None:
         self._masks = masks
@@ -63,11 +62,11 @@ class MaskedNames:
         return f"MaskedNames({self._earlier}, columns={self._columns})"
 
     def former(self) -> FormerNames:
-        """The names as of now."""
+        """Return the present names."""
         return FormerNames(dict(self._earlier), dict(self._columns))
 
     def follow(self, statement: str, db: str, affected: AffectedTables, dialect: DdlDialect) -> None:
-        """The effect of a statement of the log, which names `affected`, on the names of rows."""
+        """Record the effect of a statement of the log, which names `affected`, on the names of rows."""
         if not self._masks or not affected or not _MOVES.search(statement):
             return
         before = dict(self._earlier), dict(self._columns)
@@ -123,7 +122,7 @@ class MaskedNames:
             self._columns[table] = columns
 
     def _mix(self, tables: Sequence[TableId]) -> None:
-        """Each of the tables may have rows of any other one."""
+        """Record that each of the tables may have rows of all the others."""
         all_names = frozenset().union(*(self._names_of(table) for table in tables))
         all_columns: dict[str, frozenset[str]] = {}
         for table in tables:
@@ -144,7 +143,7 @@ class MaskedNames:
             self._set(new, names, columns)
 
     def _rename_columns(self, ddl: AlterTable) -> None:
-        """All of a statement at once: who had which name before decides."""
+        """Apply the column renames of a statement together, by the names before the statement."""
         columns = self._columns.get(ddl.table, {})
         previous_names: dict[str, str] = {}
         after = dict(columns)

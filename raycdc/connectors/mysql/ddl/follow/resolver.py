@@ -32,7 +32,8 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 
-#: Longest way from the statement to the end of the log: read in seconds, before the server gives up our connection.
+#: The longest part of the log between the statement and the end. It is read in seconds, before the server closes our
+#: idle connection.
 LOG_BYTES_MAX = 2 << 30
 #: Seconds to wait for a statement that is changing the table right now.
 _LOCK_WAIT_S = 10
@@ -45,13 +46,13 @@ _DEFAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A table as the server describes it; `computed` says of which columns the default is no constant."""
+    """A table as the server describes it. `computed` has the columns whose default is not constant, with the reason."""
 
     table: MySqlTable
     computed: Mapping[str, str]
 
     def lineage(self, before: MySqlTable) -> ColumnLineage | str:
-        """Return the origins of the columns by their names alone, or why names are not sufficient."""
+        """Return the origins of the columns, derived from their names; or why names are not sufficient."""
         old, new = ({c.name.casefold(): c for c in table.columns} for table in (before, self.table))
         added = [column for name, column in new.items() if name not in old]
         dropped = [column.name for name, column in old.items() if name not in new]
@@ -64,7 +65,7 @@ class Resolved:
 
 
 class ServerResolver:
-    """`raycdc.connectors.mysql.ddl.follow.history.Resolver` for one server."""
+    """The resolver for one server, a `raycdc.connectors.mysql.ddl.follow.history.Resolver`."""
 
     def __init__(self, connect: Callable[[], Connection[Any]], info: MySqlServerInfo, open_log: OpenLog) -> None:
         self._connect = connect
@@ -72,7 +73,7 @@ class ServerResolver:
         self._open_log = open_log
 
     def __call__(self, table: TableId, after: BinlogOffset) -> Resolved | str:
-        """The table right after `after`, or why that cannot be known for sure."""
+        """Return the table right after the position `after`, or why it cannot be known for sure."""
         try:
             with closing(self._connect()) as connection:
                 found, end = self._now(connection, table)
@@ -90,7 +91,7 @@ class ServerResolver:
         return found
 
     def _now(self, connection: Connection[Any], table: TableId) -> tuple[Resolved, BinlogOffset]:
-        """Return the table's present schema, and a position after everything that led to it."""
+        """Return the table's present schema, and a position after all changes that led to it."""
         wait_for_locks(connection, _LOCK_WAIT_S)
         connection.begin()
         query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 0")

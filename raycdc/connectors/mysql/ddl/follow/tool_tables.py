@@ -1,7 +1,7 @@
-"""Interprets statements about tables of schema change tools as changes of the captured tables.
+"""Interprets statements about tables of schema change tools as changes of captured tables.
 
-A statement about a tool's table changes its shadow (`shadows`). The rename that puts the shadow in the captured table's
-place is the change of that table, at that position (`name_rules`).
+A statement about a tool's table changes its shadow (`shadows`). The rename that puts the shadow in the place of the
+captured table changes that table, at that position (`name_rules`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from raycdc.model import TableId
 
 @dataclass(frozen=True, slots=True)
 class NewNames:
-    """The effect of all renames of a statement: for each name, its table's earlier name; None: no table has it.
+    """The effect of all renames of a statement: the earlier name of each name's table; None: the name is unused.
 
-    `shapes` are the captured tables, and `shadows` the tools', that had any of these names.
+    `shapes` are the captured tables with one of these names, and `shadows` the tools' tables.
     """
 
     previous_names: Mapping[TableId, TableId | None]
@@ -37,12 +37,15 @@ class NewNames:
     shadows: Mapping[TableId, Shadow]
 
     def new_name_of(self, table: TableId) -> TableId | None:
-        """Return the present name of the table that had this one; None: in another database, or unknown."""
+        """Return the present name of the table that had this name; None: in another database, or unknown."""
         return next((new for new, before in self.previous_names.items() if before == table), None)
 
 
 class ToolTables:
-    """See the module's docstring. `tables` are the captured ones, as of now; one thread, the decoder's."""
+    """The tables of schema change tools, for the captured `tables` at the log's position.
+
+    Used by the decoder's thread only.
+    """
 
     def __init__(
         self,
@@ -53,11 +56,11 @@ class ToolTables:
     ) -> None:
         self._tables = tables
         self.shadows = ShadowTables(shadows)
-        #: Captured tables whose name is unused, between the two renames of a tool that makes them separately.
+        #: The captured tables whose name is unused, between the two renames of a tool that makes them separately.
         self._absent = set(absent)
 
     def __contains__(self, table: object) -> bool:
-        """Return True if a tool made the table for a captured one."""
+        """Return True if a tool created the table for a captured one."""
         assert isinstance(table, TableId)
         return self.shadows.get(table) is not None or role_of(table, self._tables) is not None
 
@@ -67,7 +70,7 @@ class ToolTables:
         return frozenset(self._absent)
 
     def shape(self, table: TableId) -> MySqlTable | None:
-        """A table's columns, whether it is captured or a tool's."""
+        """Return the columns of a table, whether it is captured or a tool's."""
         return self._tables.get(table) or self.shadows.shape(table)
 
     def forget(self, owner: TableId) -> None:
@@ -75,7 +78,9 @@ class ToolTables:
         self._absent.discard(owner)
 
     def role(self, table: TableId) -> tuple[TableId, Role] | None:
-        """The captured table that a tool made `table` for, and what for, going by its name; None if for none."""
+        """Return the captured table for which a tool created `table`, and its role, judged by its name; None if there
+        is none.
+        """
         return role_of(table, self._tables)
 
     def doubt(self, tables: Iterable[TableId], why: str) -> None:
@@ -113,9 +118,9 @@ class ToolTables:
         return None
 
     def take_names(self, pairs: Sequence[RenameTable]) -> NewNames:
-        """All renames of a statement at once: who had which name before decides, not the names in between.
+        """Take the tables of all names in a statement's renames, by the names before the statement.
 
-        Shadows have no names until `keep_shadows`.
+        Shadows among them have no names until `keep_shadows`.
         """
         previous_names = previous_names_of(
             happened(pairs, lambda t: t in self._tables or self.shadows.get(t) is not None)
@@ -127,7 +132,7 @@ class ToolTables:
     def leaves(self, table: TableId, to: TableId | None) -> bool:
         """Return True if a tool renames the table to `to` and will give its name to another one by the next statement.
 
-        Tools that do not rename both in one statement do so; the name is unused until then.
+        Some tools rename the two tables in separate statements; the name is unused in between.
         """
         role = None if to is None else self.role(to)
         if role is None or role[0] != table or not self.shadows.shadow_of(table):
@@ -136,7 +141,7 @@ class ToolTables:
         return True
 
     def keep_shadows(self, names: NewNames, captures: Callable[[TableId], bool]) -> None:
-        """Rename tools' tables according to `names`, except those that `captures` says are captured."""
+        """Rename tools' tables according to `names`. Names for which `captures` is True are left out."""
         for name, before in names.previous_names.items():
             role = self.role(name)
             if before is None or role is None or captures(name):

@@ -1,1 +1,1 @@
-"""Statements as text and as values, without regard to any table. Pure."""
+"""Parses statements into values, without regard to any table. Pure."""

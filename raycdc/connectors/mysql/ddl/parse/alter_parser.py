@@ -1,4 +1,4 @@
-"""The actions of ALTER TABLE, and the keys and constraints they share with CREATE TABLE.
+"""Parses the actions of ALTER TABLE, and the keys and constraints that these share with CREATE TABLE.
 
 The layer of the DDL parser between column definitions and whole statements.
 """
@@ -30,10 +30,10 @@ from raycdc.model.evolution import After, First
 
 _KEY_WORDS = frozenset({"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "CONSTRAINT"})
 
-#: Actions on partitions that remove or exchange rows; the log does not show these rows.
+#: Actions on partitions that remove or exchange rows, which the log does not have.
 _PARTITION_ROWS = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "IMPORT", "DISCARD", "REPAIR"})
 
-#: First words of ALTER TABLE actions that leave rows and columns alone.
+#: The first words of ALTER TABLE actions without effect on rows or columns.
 _HARMLESS = frozenset(
     {
         "ALGORITHM",
@@ -98,11 +98,11 @@ _HARMLESS = frozenset(
 
 
 class AlterParser(ColumnParser):
-    """Adds `alter_action` and `key_or_constraint` to `ColumnParser`."""
+    """The parser of `ColumnParser` with `alter_action` and `key_or_constraint`."""
 
-    #: Those of the period of application time that was read last.
+    #: The columns of the application-time period that was read last.
     period_columns: tuple[str, ...] = ()
-    #: The number of unique keys that the statement names outside of its columns.
+    #: The number of unique keys in the statement, without those in column definitions.
     unique_keys = 0
 
     def skip_rest(self) -> None:
@@ -110,7 +110,10 @@ class AlterParser(ColumnParser):
             self.skip()
 
     def key_or_constraint(self) -> tuple[str, ...] | None:
-        """Read an index or constraint and return the primary key's columns (others: none); None when it is neither."""
+        """Read an index or constraint.
+
+        Returns the columns of a primary key, empty for others; None if neither comes next.
+        """
         if self.peek_words("PERIOD", "FOR"):
             self._period()
             return ()
@@ -131,7 +134,7 @@ class AlterParser(ColumnParser):
         if word == "VECTOR" and self.peek(1).text.upper() in ("INDEX", "KEY"):
             self.skip_item()
             return ()
-        # A column may be called `key` only in quotes, so that the bare word always begins an index.
+        # A column name `key` must be quoted, so that the bare word always begins an index.
         if word in _KEY_WORDS:
             self.skip_item()
             return ()
@@ -140,8 +143,8 @@ class AlterParser(ColumnParser):
     def _period(self) -> None:
         """Parse ``PERIOD FOR SYSTEM_TIME (s, e)``, or ``PERIOD FOR name (s, e)``.
 
-        The columns of the first are described elsewhere; those of the second, an application's time, are NOT NULL. Rows
-        of either are logged like any others.
+        The columns of SYSTEM_TIME are defined elsewhere. The columns of an application-time period are NOT NULL. Rows
+        of both kinds are logged as usual.
         """
         self.accept("PERIOD", "FOR")
         if self.accept("SYSTEM_TIME"):
@@ -265,7 +268,7 @@ class AlterParser(ColumnParser):
             self.expect_symbol(",")
 
     def _added_key(self) -> list[AlterAction] | None:
-        """A key or constraint, if one comes next."""
+        """Parse a key or constraint, if one comes next."""
         named = self.word() == "CONSTRAINT" and self.peek(1).text.upper() != "UNIQUE"
         unique = self.word() == "UNIQUE" or (
             self.word() == "CONSTRAINT" and self.peek(1 + named).text.upper() == "UNIQUE"
@@ -306,7 +309,7 @@ class AlterParser(ColumnParser):
         return [DropColumn(name, if_exists)]
 
     def _drop_key(self) -> list[AlterAction]:
-        """DROP INDEX, KEY, CONSTRAINT, CHECK, FOREIGN KEY; an index or constraint called PRIMARY is the primary key."""
+        """Parse DROP INDEX, KEY, CONSTRAINT, CHECK, FOREIGN KEY. One with the name PRIMARY is the primary key."""
         kind = self.skip().text.upper()
         self.accept("KEY")
         self.accept("IF", "EXISTS")
@@ -367,7 +370,7 @@ class AlterParser(ColumnParser):
         if found is None:
             raise Unparsable(f"a character set is expected at {self.here()}")
         if convert and found == ("", ""):
-            # MariaDB's versions do not agree whose default it is.
+            # Versions of MariaDB differ in which default is meant.
             if self.dialect.mariadb or not self._default_db:
                 raise Unparsable("CONVERT TO CHARACTER SET DEFAULT does not say the set")
             return SetCharset("", "", convert, self._default_db)

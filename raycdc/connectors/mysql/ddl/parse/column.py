@@ -1,4 +1,4 @@
-"""Column definitions: name, type, attributes, default. The middle layer of the DDL parser."""
+"""Parses column definitions: name, type, attributes, default. The middle layer of the DDL parser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 
 _NUMERIC = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "serial"})
 
-#: Words for "now" that may be a default without being a constant.
+#: Words for the current time that may be a default without being a constant.
 _NOW = frozenset({"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "CURDATE"})
 
 #: Functions that MariaDB allows as a default without parentheses.
@@ -22,12 +22,12 @@ _SESSION_VALUES = frozenset(
     {"CURRENT_USER", "CURRENT_ROLE", "SESSION_USER", "SYSTEM_USER", "UTC_DATE", "UTC_TIMESTAMP"}
 )
 
-#: Attributes of one word, and of a word and a value, that say nothing about rows.
+#: Attributes without effect on rows: those of one word, and those of a word and a value.
 _SINGLE = frozenset({"VISIBLE", "INVISIBLE"})
 _WITH_VALUE = frozenset(
     {"COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID", "REF_SYSTEM_ID"}
 )
-#: Why MariaDB's BIGINT UNSIGNED … AS ROW START cannot be followed.
+#: The reason why MariaDB's BIGINT UNSIGNED … AS ROW START cannot be followed.
 TRANSACTION_PRECISE = (
     "the server logs changes of tables with transaction-precise history (ROW START and ROW END of type BIGINT "
     "UNSIGNED) as statements, whatever binlog_format is"
@@ -58,7 +58,7 @@ class _Attributes:
     charset: str = ""
     collation: str = ""
     binary_collation: bool = False
-    #: None while nothing is stated.
+    #: None if the definition does not say it.
     nullable: bool | None = None
     default: str | None = None
     computed: str = ""
@@ -71,13 +71,13 @@ class _Attributes:
 
 
 class ColumnParser(DdlCursor):
-    """Adds column definitions to `DdlCursor`."""
+    """The parser of `DdlCursor` with column definitions."""
 
-    #: Whether a column said WITH SYSTEM VERSIONING itself, which makes a new table system-versioned.
+    #: True if a column has WITH SYSTEM VERSIONING, which makes a new table system-versioned.
     versioned_columns = False
     #: The notation of the last constant.
     _spelled = Spelled.TEXT
-    #: Names that the last column's expression reads, if it is a generated one.
+    #: The names in the expression of the last column, if it is generated.
     _reads: frozenset[str] = frozenset()
 
     def column_definition(self) -> ColumnDefinition:
@@ -123,7 +123,7 @@ class ColumnParser(DdlCursor):
         )
 
     def charset_option(self) -> tuple[str, str] | None:
-        """``CHARACTER SET x`` or ``COLLATE y`` as (set, collation); None when neither comes next."""
+        """Parse ``CHARACTER SET x`` or ``COLLATE y`` as (set, collation); None if neither comes next."""
         if self.accept("CHARACTER", "SET") or self.accept("CHARSET") or self.accept("CHAR", "SET"):
             self.accept_symbol("=")
             charset = self._charset_name()
@@ -139,7 +139,7 @@ class ColumnParser(DdlCursor):
         return self.word() in _OPTION_WORDS or self.peek_words("CHARACTER", "SET")
 
     def default_value(self) -> tuple[str | None, str]:
-        """The words after DEFAULT: (constant as text or None, how it is computed or empty)."""
+        """Parse the words after DEFAULT: (constant as text or None, description of an expression or empty)."""
         if self.at_symbol("("):
             start = self.peek(1)
             inner_constant = start.kind is TokenKind.STRING or start.kind is TokenKind.NUMBER
@@ -172,8 +172,10 @@ class ColumnParser(DdlCursor):
         raise Unparsable(f"DEFAULT {self.here()} is not understood")
 
     def _expression(self) -> bool:
-        """Read over an expression that MariaDB takes without parentheses: a name, a variable, a call, a CASE, an escape
-        of ODBC (sql_yacc.yy: ``column_default_non_parenthesized_expr``). False where none comes next.
+        """Skip an expression that MariaDB accepts without parentheses. Returns False if none comes next.
+
+        It is a name, a variable, a call, a CASE, or an ODBC escape (sql_yacc.yy:
+        ``column_default_non_parenthesized_expr``).
         """
         if self.accept("PREVIOUS", "VALUE", "FOR"):
             self.table()
@@ -217,7 +219,7 @@ class ColumnParser(DdlCursor):
                 elif not self.accept_symbol(","):
                     raise Unparsable(f"the type {base} has {self.here()} in its parentheses")
         if self.dialect.oracle and not numbers:
-            # Independent of a schema before the name.
+            # This does not depend on a schema in front of the name.
             base = "double" if is_number else "longblob" if base == "blob" else base
         unsigned = zerofill = False
         while base in _NUMERIC:
@@ -246,7 +248,10 @@ class ColumnParser(DdlCursor):
         return token.text.lower()
 
     def _type_schema(self) -> str:
-        """``mariadb_schema.``, ``oracle_schema.`` or ``maxdb_schema.`` in front of a type (MariaDB), or nothing."""
+        """Parse ``mariadb_schema.``, ``oracle_schema.`` or ``maxdb_schema.`` in front of a type (MariaDB).
+
+        It may be missing.
+        """
         schema, dot = self.peek().text.lower(), self.peek(1)
         if not self.dialect.mariadb or schema not in _TYPE_SCHEMAS or dot.text != ".":
             return ""
@@ -255,14 +260,14 @@ class ColumnParser(DdlCursor):
         return schema
 
     def _label(self) -> str | bytes:
-        """A label; bytes where the session's literals are bytes, which are in the column's character set."""
+        """Parse a label: bytes if the session's literals are bytes, in the column's character set."""
         text = self._literal() or ""
         if text.isascii() or self.dialect.connection != "binary":
             return text
         return text.encode(codec_of(self.dialect.client) if self.dialect.client != "binary" else "utf-8")
 
     def _converted(self, text: str) -> str:
-        """A literal as the session's connection has it: characters that its set has not are lost."""
+        """Return a literal in the session's connection character set, in which some characters may be lost."""
         connection = self.dialect.connection
         if text.isascii() or not connection:
             return text
@@ -362,7 +367,7 @@ class ColumnParser(DdlCursor):
             attributes.spelled = self._spelled
             attributes.computed = attributes.computed or computed
         elif self.accept("AUTO_INCREMENT"):
-            # It is NOT NULL, unless NULL follows (sql_yacc.yy: AUTO_INC sets both flags).
+            # The column is NOT NULL, unless NULL follows (sql_yacc.yy: AUTO_INC sets both flags).
             attributes.nullable, attributes.extra, attributes.computed = False, "auto_increment", "a counter"
         elif self.accept("GENERATED", "ALWAYS", "AS") or self.accept("AS"):
             if self.accept("ROW"):
@@ -379,7 +384,7 @@ class ColumnParser(DdlCursor):
         return True
 
     def _names_in_group(self) -> frozenset[str]:
-        """The names in the parentheses that come next, folded; ``default()`` where a default is read."""
+        """Return the case-folded names in the parentheses that come next; ``default()`` if a default is read."""
         names, ahead, depth = set(), 0, 0
         while self.peek(ahead).kind is not TokenKind.END:
             token, following = self.peek(ahead), self.peek(ahead + 1)
@@ -396,7 +401,7 @@ class ColumnParser(DdlCursor):
         return frozenset(names)
 
     def _period_column(self, attributes: _Attributes) -> None:
-        """``ROW START`` or ``ROW END``: since when and until when a row is current."""
+        """Parse ``ROW START`` or ``ROW END``: the times between which a row is current."""
         attributes.period = "START" if self.accept("START") else "END"
         if attributes.period == "END":
             self.expect("END")
@@ -417,7 +422,7 @@ class ColumnParser(DdlCursor):
                 self.skip()
 
     def _literal(self) -> str | None:
-        """A constant as the text MySQL shows, or None when no constant comes next."""
+        """Parse a constant, and return it as MySQL prints it; None if no constant comes next."""
         self._spelled = Spelled.TEXT
         token = self.peek()
         introducer = ""
@@ -439,7 +444,7 @@ class ColumnParser(DdlCursor):
             while self.peek().kind is TokenKind.STRING:
                 texts.append(self.skip().text)
             text = "".join(texts) if introducer else self._converted("".join(texts))
-            # The bytes were read in the statement's character set, and mean something else in the one named.
+            # The bytes were read in the statement's character set, and have another meaning in the named one.
             if introducer and (introducer in _WIDE or not text.isascii()):
                 self._spelled = Spelled.OTHERWISE
             return text
@@ -467,18 +472,18 @@ class ColumnParser(DdlCursor):
 
 
 def charset_of_collation(collation: str) -> str:
-    """The set a collation belongs to; empty for MariaDB's collations that fit several (``uca1400_ai_ci``)."""
+    """Return the set of a collation; empty for MariaDB's collations that fit several (``uca1400_ai_ci``)."""
     charset = collation.partition("_")[0]
     return "" if charset.startswith("uca") else charset
 
 
-#: Sets whose characters are no single bytes even where they are ASCII.
+#: Character sets in which even ASCII characters take several bytes.
 _WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 _HEX = re.compile(r"0[xXbB]|[xXbB]'")
 
 
 def _hex_bytes(text: str) -> bytes:
-    """A label written as ``0x61``, ``x'61'`` or ``b'01100001'``: bytes in its column's character set."""
+    """Return the bytes of a label written as ``0x61``, ``x'61'`` or ``b'01100001'``, in its column's character set."""
     binary = text[:2].lower() in ("b'", "0b")
     digits = text[2:].rstrip("'")
     length = -(-len(digits) // (8 if binary else 2))
@@ -486,7 +491,7 @@ def _hex_bytes(text: str) -> bytes:
 
 
 def _of_mode(base: str, schema: str, dialect: DdlDialect) -> str:
-    """The type that `base` is in the schema, or in the session's mode where none is named."""
+    """Return the type of the word `base` in a schema; without a schema, in the session's mode."""
     oracle = schema == "oracle_schema" or (dialect.oracle and not schema)
     maxdb = schema == "maxdb_schema" or (dialect.maxdb and not schema)
     return "datetime" if (base == "date" and oracle) or (base == "timestamp" and maxdb) else base

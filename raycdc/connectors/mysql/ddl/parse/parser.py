@@ -1,7 +1,7 @@
-"""DDL statements → `statements` values: a recursive-descent parser for what concerns tables and columns.
+"""Parses DDL statements into `statements` values: a recursive-descent parser for clauses about tables and columns.
 
-Everything that cannot change a table's rows or columns (indexes, constraints, engine, partition layout) is read over
-by its shape; everything that could and is not understood ends in `Unparsable`, never in a guess. Grammar: MySQL manual,
+Clauses that cannot change a table's rows or columns (indexes, constraints, engine, partition layout) are skipped by
+their form. A clause that could, and is not understood, raises `Unparsable`; nothing is guessed. Grammar: MySQL manual,
 "CREATE TABLE Statement" and "ALTER TABLE Statement", with MariaDB's IF [NOT] EXISTS, OR REPLACE, WAIT and ONLINE.
 Called by `parse_ddl` only.
 """
@@ -29,15 +29,15 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
 )
 from raycdc.connectors.mysql.ddl.parse.token_cursor import FilledByQuery, Unparsable
 
-#: Words that begin a query, which CREATE TABLE may take columns from.
+#: The first words of a query, from which CREATE TABLE may take columns.
 _QUERY_WORDS = frozenset({"SELECT", "AS", "IGNORE", "REPLACE", "TABLE", "VALUES"})
 
 
 class StatementParser(AlterParser):
-    """Parses one statement; `parse` is called once."""
+    """The parser of one statement; `parse` is called once."""
 
     def parse(self) -> list[TableDdl]:
-        """The effects of the statement on tables, in order; empty when it has none."""
+        """Return the effects of the statement on tables, in order; empty if it has none."""
         if self.accept("SET", "STATEMENT"):
             self._skip_set_statement()
         statement = self._by_first_word()
@@ -66,7 +66,7 @@ class StatementParser(AlterParser):
                 return []
 
     def _skip_set_statement(self) -> None:
-        """MariaDB's ``SET STATEMENT variable = value, … FOR statement``."""
+        """Skip MariaDB's ``SET STATEMENT variable = value, … FOR``."""
         while not self.at_end() and not self.accept("FOR"):
             self.skip()
 
@@ -117,7 +117,7 @@ class StatementParser(AlterParser):
     def _database(
         self, *, created: bool, if_not_exists: bool = False, or_replace: bool = False
     ) -> CreateOrAlterDatabase:
-        """A database's name (none: the session's) and options."""
+        """Parse a database's name (default: the session's database) and options."""
         named = self.word() not in ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "ENCRYPTION", "COMMENT", "READ")
         db = self.database() if named and not self.at_end() else self._default_db
         charset = collation = ""
@@ -149,7 +149,7 @@ class StatementParser(AlterParser):
             self.expect_symbol(",")
 
     def _table_options(self) -> tuple[str, str, str, bool]:
-        """Character set, collation, comment and system versioning after the columns of CREATE TABLE."""
+        """Parse character set, collation, comment and system versioning after the columns of CREATE TABLE."""
         charset = collation = comment = ""
         versioned = False
         while not self.at_end() and not self.at_symbol(";"):
@@ -168,7 +168,7 @@ class StatementParser(AlterParser):
             self.accept("DEFAULT")
             found = self.charset_option()
             if found is not None:
-                # On some servers, a set that follows a collation brings its own default collation.
+                # On some servers, a set that follows a collation also sets its default collation.
                 charset, collation = found[0] or charset, found[1]
             elif self.accept("COMMENT"):
                 self.accept_symbol("=")
@@ -178,7 +178,7 @@ class StatementParser(AlterParser):
         return charset, collation, comment, versioned
 
     def _skip_option(self) -> None:
-        """``name [=] value``; the value may be any word, DEFAULT and names of options among them."""
+        """Skip ``name [=] value``. The value may be any word, even DEFAULT or the name of an option."""
         self.skip()
         if self.accept_symbol("="):
             self.skip()
@@ -213,7 +213,7 @@ class StatementParser(AlterParser):
         return [DropTable(table, if_exists) for table in tables]
 
     def _drop_index(self) -> list[TableDdl]:
-        """DROP INDEX `PRIMARY` ON a table drops its primary key; other indexes do not concern us."""
+        """Parse DROP INDEX: `PRIMARY` drops the primary key, and other indexes have no effect here."""
         self.accept("IF", "EXISTS")
         if self.identifier().upper() != "PRIMARY":
             self.skip_rest()

@@ -1,4 +1,4 @@
-"""Statements as text: shown to people, and searched for names where nothing better is known of them."""
+"""Handles statements as text: prints them for users, and searches them for names if they cannot be parsed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from raycdc.model import TableId
 from raycdc.model.statement_redaction import without_literals
 
 _SHOWN_MAX = 500
-#: Longest database name, with quotes and room for spaces.
+#: The longest database name, with quotes and spaces.
 _QUALIFIER_MAX = 200
 _FIRST_WORD = re.compile(r"\s*(?:/\*.*?\*/\s*)*(\w+)", re.DOTALL)
-#: Words of statements that may add or remove rows; if such a statement is not understood, a table's schema does not
+#: Words in statements that may add or remove rows. If such a statement is not understood, the table's schema does not
 #: show its effect.
 _MOVES_ROWS = re.compile(r"\b(PARTITION|TABLESPACE|VERSIONING|PERIOD|IGNORE|TRUNCATE|REPLACE)\b", re.IGNORECASE)
 _ENGINE = re.compile(r"\bENGINE\b", re.IGNORECASE)
@@ -19,7 +19,7 @@ _COMMENT = re.compile(r"/\*(?!M?!).*?\*/", re.DOTALL)
 _CASCADES = re.compile(
     r"\bREFERENCES\b.*?\bON\s+(?:DELETE|UPDATE)\s+(?:CASCADE|SET\s+(?:NULL|DEFAULT))\b", re.IGNORECASE | re.DOTALL
 )
-#: Why a table with such a key is not followed if the server does not log the cascade.
+#: The reason why a table with such a key is not followed if the server does not log cascades.
 CASCADES = (
     "a foreign key changes rows of this table by cascade, which the server does not write to the log: the target would "
     "keep rows that are gone. Drop the key (let the application or a trigger change these rows) and take a new "
@@ -28,12 +28,12 @@ CASCADES = (
 
 
 def shown(statement: str) -> str:
-    """The statement without its values, on one line, cut where it is long."""
+    """Return the statement without its values, on one line, shortened if it is long."""
     text = " ".join(without_literals(statement).split())
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
-#: The qualifier before a name, which states its database.
+#: A qualifier before a name, which names the database.
 _QUALIFIER = re.compile(r"(?:`([^`]+)`|\"([^\"]+)\"|([\w$]+))(\s*)\.\s*[`\"]?\Z", re.DOTALL)
 
 
@@ -47,7 +47,7 @@ def mentions(text: str, table: TableId, *, db: str) -> bool:
         qualifier = _QUALIFIER.search(before)
         if qualifier is not None:
             quoted, also_quoted, bare, space = qualifier.groups()
-            # A table of the session's database may be written with a dot alone in front of it.
+            # A table of the session's database may be written with only a dot in front of it.
             if (quoted or also_quoted or bare).casefold() == table.db.casefold() or (bare and space):
                 return True
         elif before.rstrip('`" \t\r\n').endswith((".", "*/")) or not db or db.casefold() == table.db.casefold():
@@ -56,7 +56,7 @@ def mentions(text: str, table: TableId, *, db: str) -> bool:
 
 
 def begins_with(word: str, statement: str) -> bool:
-    """Return True if `word`, in capitals, is the statement's first one."""
+    """Return True if `word`, in capitals, is the first word of the statement."""
     first = _FIRST_WORD.match(statement)
     return first is not None and first[1].upper() == word
 

@@ -1,6 +1,6 @@
-"""DDL statements as values, independent of any table: the parser makes them and `ddl` applies them.
+"""DDL statements as values, independent of any table: the parser makes them, and `ddl` applies them.
 
-Their parts are resolved: renames have the final names, defaults their values.
+Their parts are resolved: renames have the final names, and defaults have their values.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from raycdc.model.evolution import After, First
 
 @dataclass(frozen=True, slots=True)
 class DdlDialect:
-    """How the server, and the session that ran the statement, reads DDL.
+    """The rules by which a server, and the session that ran the statement, reads DDL.
 
     `display_width`: types are printed with widths (MariaDB, and MySQL before 8.0.19). `ansi_quotes`,
     `backslash_escapes`, `real_as_float`, `oracle` (types of MariaDB's Oracle mode) and `maxdb` (a TIMESTAMP is a
-    DATETIME) follow from the statement's ``sql_mode``. `connection` is the character set to which its literals were
-    converted from that of the `client`, empty if they were not. `lower_case_names` is ``lower_case_table_names = 1``.
-    `explicit_timestamps`: a TIMESTAMP is nullable by default (``explicit_defaults_for_timestamp``). `geomcollection`:
-    GEOMETRYCOLLECTION is printed so (MySQL 8, in which TEXT(0) is TINYTEXT, too). `version` (80015) decides about
-    version comments; None if all remaining ones were executed, as in a log, whose server blanks the others. `strict`: a
-    value that does not fit is an error (``sql_mode``). `mariadb_comments`: ``/*M! … */`` is executed. `time_zone` is
-    the session's, empty if unknown; `empty_is_null`: ``''`` means NULL (MariaDB's ``EMPTY_STRING_IS_NULL``).
-    `zero_is_value`: a new counter leaves zeros unchanged; `pads_char`: a CHAR is read with trailing spaces. `types` are
-    the user's settings, which apply to new columns.
+    DATETIME) follow from the statement's ``sql_mode``. `connection` is the character set to which the session converted
+    its literals from that of the `client`; both are empty if it did not. `lower_case_names` is ``lower_case_table_names
+    = 1``. `explicit_timestamps`: a TIMESTAMP is nullable by default (``explicit_defaults_for_timestamp``).
+    `geomcollection`: GEOMETRYCOLLECTION is printed under this name (MySQL 8, in which TEXT(0) is TINYTEXT, too).
+    `version` (80015) decides which version comments are executed; None if all remaining ones were executed, as in a
+    log, whose server removes the others. `strict`: a value that does not fit is an error (``sql_mode``).
+    `mariadb_comments`: ``/*M! … */`` is executed. `time_zone` is the session's, empty if unknown. `empty_is_null`:
+    ``''`` means NULL (MariaDB's ``EMPTY_STRING_IS_NULL``). `zero_is_value`: adding AUTO_INCREMENT leaves zeros
+    unchanged. `pads_char`: a CHAR is read with trailing spaces. `types` are the user's settings, which apply to new
+    columns.
     """
 
     mariadb: bool = False
@@ -61,7 +62,7 @@ class Spelled(Enum):
     NUMBER = auto()
     #: ``DATE '…'``, ``TIME '…'`` or ``TIMESTAMP '…'``.
     TEMPORAL = auto()
-    #: ``0x41`` or ``b'101'``, also where the column is none of numbers.
+    #: ``0x41`` or ``b'101'``, also if the column is not numeric.
     HEXADECIMAL = auto()
     #: A notation of uncertain meaning, such as bytes of another character set.
     OTHERWISE = auto()
@@ -69,12 +70,12 @@ class Spelled(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnDefinition:
-    """A column as written.
+    """A column as written in the statement.
 
-    `charset` and `collation` are empty if the table's apply; `binary_collation` asks for the set's binary one.
-    `default` is the constant default as text, `spelled` how it is written; `computed` says what existing rows get where
-    that is no constant (an expression, a counter), else empty. `period` is ``START`` or ``END`` of a system-versioned
-    table's ROW START and ROW END.
+    `charset` and `collation` are empty if the table's apply; `binary_collation` requests the set's binary collation.
+    `default` is the constant default as text, and `spelled` its notation. `computed` describes the value of existing
+    rows if it is no constant (an expression, a counter); otherwise it is empty. `period` is ``START`` or ``END`` for
+    ROW START and ROW END of a system-versioned table.
     """
 
     name: str
@@ -90,13 +91,13 @@ class ColumnDefinition:
     unique: bool = False
     period: str = ""
     spelled: Spelled = Spelled.TEXT
-    #: Names that the expression of a generated column reads (`logged_otherwise.names_read`).
+    #: The names in the expression of a generated column (`logged_otherwise.names_read`).
     reads: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """ADD COLUMN; `position` None means at the end."""
+    """An ADD COLUMN. If `position` is None, the column comes last."""
 
     definition: ColumnDefinition
     position: First | After | None = None
@@ -105,7 +106,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
-    """DROP COLUMN."""
+    """A DROP COLUMN."""
 
     name: str
     if_exists: bool = False
@@ -113,7 +114,10 @@ class DropColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeColumn:
-    """MODIFY (the definition keeps the name) or CHANGE (it may have a new one); `position` None: where it is."""
+    """A MODIFY (the definition has the old name) or CHANGE (it may have a new name).
+
+    If `position` is None, the column stays.
+    """
 
     name: str
     definition: ColumnDefinition
@@ -123,7 +127,7 @@ class ChangeColumn:
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
-    """RENAME COLUMN."""
+    """A RENAME COLUMN."""
 
     name: str
     new_name: str
@@ -132,8 +136,9 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True)
 class SetDefault:
-    """ALTER COLUMN … SET DEFAULT or DROP DEFAULT (None), with `computed` and `spelled` as a column's definition has
-    them. Rows that exist are concerned where the statement adds the column.
+    """An ALTER COLUMN … SET DEFAULT or DROP DEFAULT (None). `computed` and `spelled` are as in `ColumnDefinition`.
+
+    It concerns existing rows only if the same statement adds the column.
     """
 
     name: str
@@ -145,28 +150,29 @@ class SetDefault:
 
 @dataclass(frozen=True, slots=True)
 class NotNull:
-    """ADD PERIOD FOR a period of application time: its two columns take no NULL from here on."""
+    """An ADD PERIOD FOR a period of application time: its two columns are NOT NULL from then on."""
 
     columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SetPrimaryKey:
-    """ADD PRIMARY KEY, or DROP PRIMARY KEY with no columns."""
+    """An ADD PRIMARY KEY; without columns, a DROP PRIMARY KEY."""
 
     columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueKey:
-    """A unique key is added; a copy without error messages drops rows that violate it."""
+    """A new unique key. If the statement suppresses errors, it drops rows that violate the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetCharset:
-    """Default character set of the table, or with `convert` of all its columns; an empty collation is the set's own.
+    """The default character set of a table, or with `convert` of all its columns.
 
-    `default_of` is the database whose default it is where the statement says DEFAULT, else empty.
+    An empty collation is the set's default collation. `default_of` is the database whose default applies if the
+    statement says DEFAULT, otherwise empty.
     """
 
     charset: str
@@ -177,30 +183,30 @@ class SetCharset:
 
 @dataclass(frozen=True, slots=True)
 class SetVersioning:
-    """ADD SYSTEM VERSIONING (`on`), or DROP: rows that are not current are removed, the others stay."""
+    """An ADD SYSTEM VERSIONING (`on`) or DROP SYSTEM VERSIONING, which removes all rows that are not current."""
 
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SetComment:
-    """COMMENT = '…' of the table."""
+    """A COMMENT = '…' of the table."""
 
     comment: str
 
 
 @dataclass(frozen=True, slots=True)
 class RenameTo:
-    """RENAME TO inside ALTER TABLE."""
+    """A RENAME TO inside ALTER TABLE."""
 
     table: TableId
 
 
 @dataclass(frozen=True, slots=True)
 class RowsUnlogged:
-    """Rows come or go in a way the log does not show (partitions, tablespaces); columns stay. `why` names it.
+    """A change of rows that the log does not have (partitions, tablespaces), without a change of columns.
 
-    They come from or go to the `others`.
+    `why` names the action. Rows come from or go to the tables `others`.
     """
 
     why: str
@@ -226,7 +232,7 @@ AlterAction = (
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """CREATE TABLE; with `like` the other table's columns are taken."""
+    """A CREATE TABLE. With `like`, the columns of that table are copied."""
 
     table: TableId
     columns: tuple[ColumnDefinition, ...] = ()
@@ -243,7 +249,7 @@ class CreateTable:
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
-    """ALTER TABLE; without actions it changes no rows or columns (only indexes, partitions or the engine)."""
+    """An ALTER TABLE. Without actions it changes no rows or columns (only indexes, partitions or the engine)."""
 
     table: TableId
     actions: tuple[AlterAction, ...] = ()
@@ -253,7 +259,7 @@ class AlterTable:
 
 @dataclass(frozen=True, slots=True)
 class RenameTable:
-    """One pair of RENAME TABLE; several pairs become several values, in order."""
+    """One pair of a RENAME TABLE. Several pairs become several values, in order."""
 
     table: TableId
     new_table: TableId
@@ -262,14 +268,14 @@ class RenameTable:
 
 @dataclass(frozen=True, slots=True)
 class TruncateTable:
-    """TRUNCATE TABLE."""
+    """A TRUNCATE TABLE."""
 
     table: TableId
 
 
 @dataclass(frozen=True, slots=True)
 class DropTable:
-    """One table of DROP TABLE."""
+    """One table of a DROP TABLE."""
 
     table: TableId
     if_exists: bool = False
@@ -277,16 +283,16 @@ class DropTable:
 
 @dataclass(frozen=True, slots=True)
 class DropDatabase:
-    """DROP DATABASE: every table in `db` is dropped, and the log says nothing else about them."""
+    """A DROP DATABASE: every table in `db` is dropped. The log has no other statement about these tables."""
 
     db: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateOrAlterDatabase:
-    """CREATE (`created`) or ALTER DATABASE, with the character set that tables created from here on inherit, if any.
+    """A CREATE (`created`) or ALTER DATABASE, with the character set that new tables inherit, if it names one.
 
-    `of_session`: it is that of the session's ``collation_server``, as the statement says none, or DEFAULT.
+    `of_session`: the set is that of the session's ``collation_server``, because the statement names none, or DEFAULT.
     """
 
     db: str
@@ -300,7 +306,7 @@ class CreateOrAlterDatabase:
 
 @dataclass(frozen=True, slots=True)
 class TemporaryTable:
-    """CREATE or DROP TEMPORARY TABLE; it is seen by its session alone and none of its rows is in the log."""
+    """A CREATE or DROP TEMPORARY TABLE. Only its session sees the table, and the log has none of its rows."""
 
     table: TableId
     created: bool
@@ -320,7 +326,7 @@ TableDdl = (
 
 @dataclass(frozen=True, slots=True)
 class RefusedStatement:
-    """A statement that is not understood, or changes rows in a way the log does not show.
+    """A statement that is not understood, or changes rows in a way that the log does not show.
 
     If it is `filled`, it creates a table with rows that the log does not have.
     """
@@ -343,7 +349,7 @@ def separated(statement: Iterable[TableDdl]) -> Iterator[TableDdl]:
 
 
 def with_defaults(ddl: TableDdl, charset_of: Callable[[str], tuple[str, str]]) -> TableDdl:
-    """`ddl` with the character set and collation of the database where it says DEFAULT."""
+    """Return `ddl` with the word DEFAULT replaced by the character set and collation of the database."""
     if not isinstance(ddl, AlterTable):
         return ddl
     actions = [
@@ -358,8 +364,8 @@ def with_defaults(ddl: TableDdl, charset_of: Callable[[str], tuple[str, str]]) -
 def happened(pairs: Iterable[RenameTable], known: Callable[[TableId], bool]) -> list[RenameTable]:
     """Return the `pairs` that renamed a table.
 
-    MariaDB's IF EXISTS skips a pair whose first name is unused; that may also be invisible to us. If a `known` table
-    has the second name and keeps it, the pair was skipped.
+    MariaDB's IF EXISTS skips a pair if its first table does not exist, which we may not know. If a `known` table has
+    the second name and keeps it, the pair was skipped.
     """
     moved: dict[TableId, bool] = {}
     done: list[RenameTable] = []
@@ -383,7 +389,7 @@ def previous_names_of(pairs: Sequence[RenameTable]) -> dict[TableId, TableId | N
 
 
 def with_collations(table: MySqlTable, before: MySqlTable) -> MySqlTable:
-    """`table` with the collations that its statement left to the server, where `before` shows which these are."""
+    """Return `table` with the collations that the statement left to the server, taken from `before`."""
     known = {(c.name.casefold(), c.charset): c.collation for c in before.columns}
     columns = (
         replace(c, collation=c.collation or known.get((c.name.casefold(), c.charset), "")) for c in table.columns

@@ -1,6 +1,7 @@
-"""A place in a statement's tokens, and the small steps that lead on from there.
+"""Reads a statement in small steps, token by token.
 
-The parts that many statements share: names of columns, tables and databases, and MariaDB's wait clause.
+`DdlCursor` adds the parts that many statements share: names of columns, tables and databases, and MariaDB's wait
+clause.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from raycdc.model.statement_redaction import without_literals
 
 
 class Unparsable(Exception):  # noqa: N818 - not an error of the program: `parse_ddl` turns it into a `Refused`
-    """The statement is not understood from here on; the text says why."""
+    """The statement cannot be parsed from a token on. The message has the reason."""
 
 
 class FilledByQuery(Unparsable):
-    """The statement creates a table with the rows of a query, and was logged as a statement: the log has no rows."""
+    """The statement creates a table from a query, and was logged as a statement, so that the log lacks the rows."""
 
 
 class TokenCursor:
-    """Reads tokens one by one; a step that does not find an expected token raises `Unparsable`."""
+    """A position in the tokens of a statement. A step that does not find an expected token raises `Unparsable`."""
 
     def __init__(self, statement: str, dialect: DdlDialect) -> None:
         rules = LexRules(
@@ -38,7 +39,7 @@ class TokenCursor:
         return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
 
     def skip(self) -> Token:
-        """The next token, whatever it is; a group in parentheses is read over whole."""
+        """Skip the next token and return it. A group in parentheses is skipped as a whole."""
         token = self.peek()
         self._next += 1
         if token.kind is TokenKind.SYMBOL and token.text == "(":
@@ -46,14 +47,14 @@ class TokenCursor:
         return token
 
     def skip_to_close(self) -> None:
-        """Read over everything up to and including the parenthesis that closes the one already read."""
+        """Skip everything up to and including the parenthesis that closes the one already read."""
         while not self.accept_symbol(")"):
             if self.at_end():
                 raise Unparsable("a parenthesis does not close")
             self.skip()
 
     def skip_item(self) -> None:
-        """Read over everything up to the next comma or closing parenthesis of this level."""
+        """Skip everything up to the next comma or closing parenthesis of this level."""
         while not (self.at_end() or self.at_symbol(",") or self.at_symbol(")") or self.at_symbol(";")):
             self.skip()
 
@@ -61,7 +62,7 @@ class TokenCursor:
         return self.peek().kind is TokenKind.END
 
     def word(self) -> str:
-        """The next token in upper case if it is a bare word, else empty."""
+        """Return the next token in upper case if it is a bare word, otherwise an empty text."""
         token = self.peek()
         return token.text.upper() if token.kind is TokenKind.WORD else ""
 
@@ -70,7 +71,7 @@ class TokenCursor:
         return all(t.kind is TokenKind.WORD and t.text.upper() == w for t, w in zip(tokens, words, strict=True))
 
     def accept(self, *words: str) -> bool:
-        """Read `words` if they come next, all of them."""
+        """Read `words` if all of them come next."""
         if not self.peek_words(*words):
             return False
         self._next += len(words)
@@ -103,7 +104,7 @@ class TokenCursor:
             raise Unparsable(f"{symbol!r} is expected at {self.here()}")
 
     def identifier(self) -> str:
-        """A name, quoted or not. After a dot even a number is one."""
+        """Read a name, quoted or not. After a dot, a number may be a name."""
         token = self.peek()
         if token.kind in (TokenKind.WORD, TokenKind.NAME) and token.text:
             self._next += 1
@@ -118,7 +119,7 @@ class TokenCursor:
         return token.text
 
     def here(self) -> str:
-        """The next few characters, for a message."""
+        """Return the next few characters, for a message."""
         if self.at_end():
             return "the end of the statement"
         text = " ".join(without_literals(self._statement[self.peek().at :]).split())
@@ -126,7 +127,7 @@ class TokenCursor:
 
 
 class DdlCursor(TokenCursor):
-    """Reads a statement of a session whose database is `default_db`, token by token and name by name."""
+    """A cursor that also reads names. `default_db` is the database of the session."""
 
     def __init__(self, statement: str, default_db: str, dialect: DdlDialect) -> None:
         super().__init__(statement, dialect)
@@ -134,14 +135,14 @@ class DdlCursor(TokenCursor):
         self._default_db = default_db
 
     def column_name(self) -> str:
-        """``name``, which MariaDB and MySQL 5.7 also take as ``table.name`` and ``db.table.name``."""
+        """Read ``name``. MariaDB and MySQL 5.7 also accept ``table.name`` and ``db.table.name``."""
         name = self.identifier()
         while self.accept_symbol("."):
             name = self.identifier()
         return name
 
     def table(self, *, default_db: str | None = None) -> TableId:
-        """``name`` or ``db.name``; also ``.name``, which MySQL accepts for the current database."""
+        """Read ``name`` or ``db.name``, or ``.name``, which MySQL accepts for the current database."""
         db = self._default_db if default_db is None else default_db
         if self.accept_symbol("."):
             return self._table_id(db, self._part())
@@ -149,14 +150,14 @@ class DdlCursor(TokenCursor):
         if self.accept_symbol("."):
             return self._table_id(name, self._part())
         token = self.peek()
-        # `db.2024_items` without quotes: the lexer sees the number's dot.
+        # For `db.2024_items` without quotes, the lexer sees a number that begins with the dot.
         if token.kind is TokenKind.NUMBER and token.text.startswith("."):
             self.skip()
             return self._table_id(name, token.text[1:])
         return self._table_id(db, name)
 
     def indexed_table(self) -> TableId:
-        """The table of ``INDEX name … ON table``."""
+        """Read the table of ``INDEX name … ON table``."""
         while not self.at_end() and not self.accept("ON"):
             self.skip()
         return self.table()
@@ -166,7 +167,7 @@ class DdlCursor(TokenCursor):
         return name.lower() if self.dialect.lower_case_names else name
 
     def wait_clause(self) -> None:
-        """MariaDB's WAIT n and NOWAIT."""
+        """Read MariaDB's WAIT n and NOWAIT."""
         if self.accept("WAIT"):
             self.skip()
         else:

@@ -1,4 +1,4 @@
-"""Words, names, literals and symbols of a MySQL statement: the lexer below the DDL parser.
+"""Splits a MySQL statement into words, names, literals and symbols: the lexer of the DDL parser.
 
 Written by hand because three things decide whether a table is understood: version comments (``/*!50100 … */`` and
 MariaDB's ``/*M! … */``) are part of the statement (the server blanks those it did not execute before it logs one),
@@ -27,7 +27,10 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`text` is the value: a name without its quotes, a string with its escapes resolved. `at` is where it begins."""
+    """A token.
+
+    `text` is the value: a name without its quotes, a string with its escapes resolved. `at` is its start.
+    """
 
     kind: TokenKind
     text: str
@@ -35,10 +38,10 @@ class Token:
 
 
 class LexError(ValueError):
-    """A string, name or comment does not end."""
+    """A string, a name or a comment has no end."""
 
 
-# Names may hold any character above ASCII without quotes (manual, "Schema Object Names"), spaces of Unicode among them.
+# Unquoted names may have any character above ASCII, even Unicode spaces (manual, "Schema Object Names").
 _TOKEN = re.compile(
     r"""
       (?P<space>[ \t\r\n\f\v]+|\*/|--(?=[\s\x00-\x1f]|$)[^\n]*|\#[^\n]*)
@@ -60,13 +63,13 @@ _COMMENT_MARK = re.compile(r"/\*|\*/")
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
-#: MariaDB never executes MySQL's comments of these versions (its manual, "Comment Syntax").
+#: The versions of MySQL's version comments that MariaDB never executes (its manual, "Comment Syntax").
 _MYSQL_ONLY = range(50700, 100000)
 
 
 @dataclass(frozen=True, slots=True)
 class LexRules:
-    """How the session and its server read a statement; see `DdlDialect`."""
+    """The rules by which a session and its server read a statement; see `DdlDialect`."""
 
     ansi_quotes: bool = False
     backslash_escapes: bool = True
@@ -84,7 +87,7 @@ class LexRules:
 
 
 def tokenize(statement: str, rules: LexRules) -> Iterator[Token]:
-    """The statement's tokens, comments left out, ended by one END. Raises `LexError`."""
+    """Yield the statement's tokens without comments, followed by one END. Raises `LexError`."""
     at = 0
     while at < len(statement):
         matched = _TOKEN.match(statement, at)
@@ -118,7 +121,9 @@ def tokenize(statement: str, rules: LexRules) -> Iterator[Token]:
 
 
 def _comment_end(statement: str, at: int, *, nested: bool) -> int:
-    """Return the index after the comment that begins at `at`; a comment that is not executed may contain others."""
+    """Return the index after the comment that begins at `at`. A comment that is not executed may contain other
+    comments.
+    """
     depth = 1
     for mark in _COMMENT_MARK.finditer(statement, at + 2):
         if mark[0] == "*/":
@@ -154,7 +159,8 @@ def _quoted(statement: str, at: int, quote: str, *, backslash_escapes: bool) -> 
 
 
 def split_statements(script: str) -> Iterator[tuple[str, int]]:
-    """Statements of a script and the line each begins at; one ends with ``;`` at the end of a line, outside quotes.
+    """Yield the statements of a script, each with its first line. A ``;`` at the end of a line, outside quotes, ends
+    one.
 
     A comment may follow on that line. A ``;`` within a line does not end a statement (bodies of triggers have them).
     Text in quotes or comments that does not end belongs to the last statement.

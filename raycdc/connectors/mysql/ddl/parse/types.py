@@ -1,4 +1,4 @@
-"""Column types as people write them → as ``information_schema.COLUMN_TYPE`` prints them.
+"""Converts column types as written in a statement to the form of ``information_schema.COLUMN_TYPE``.
 
 Two spellings exist: MySQL 8.0.19 and later leave the display width of integers and years out, MariaDB and older MySQL
 print it (`display_width`). Reference: MySQL manual, "Data Types" and "Using Data Types from Other Database Engines".
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from raycdc.errors import SchemaError
 
-#: Type words that mean another type; ``(words) → base``. Longest first if one begins another.
+#: Words for types that are aliases of another type; ``(words) → base``. Longer ones come before their beginnings.
 ALIASES: dict[tuple[str, ...], str] = {
     ("NATIONAL", "CHARACTER", "VARYING"): "nvarchar",
     ("NATIONAL", "CHAR", "VARYING"): "nvarchar",
@@ -54,9 +54,9 @@ ALIASES: dict[tuple[str, ...], str] = {
     ("GEOMCOLLECTION",): "geomcollection",
 }
 
-#: Sets whose characters are no single bytes even where they are ASCII.
+#: Character sets in which even ASCII characters take several bytes.
 _WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
-#: Longest VARCHAR and VARBINARY in bytes.
+#: The longest VARCHAR and VARBINARY in bytes.
 _VAR_BYTES_MAX = 65_535
 _INTEGER_WIDTHS = {"tinyint": (4, 3), "smallint": (6, 5), "mediumint": (9, 8), "int": (11, 10), "bigint": (20, 20)}
 _TO_BINARY = {
@@ -68,7 +68,7 @@ _TO_BINARY = {
     "longtext": "longblob",
 }
 _SIZED = (("tiny", 1 << 8), ("", 1 << 16), ("medium", 1 << 24), ("long", 1 << 32))
-#: Every allowed word at the position of a type; any other is refused.
+#: Every word that may be a type; any other word is refused.
 TYPE_WORDS = frozenset(
     {
         *(
@@ -98,7 +98,7 @@ CHARACTER_BASES = frozenset({*_TO_BINARY, "nchar", "nvarchar", "enum", "set"})
 class WrittenType:
     """A parsed type: base word (aliases resolved), numbers in parentheses, and the numeric attributes.
 
-    Labels that are bytes were written in hexadecimal, and are in the column's character set.
+    Labels written in hexadecimal are bytes in the column's character set.
     """
 
     base: str
@@ -112,9 +112,9 @@ class WrittenType:
 def spell(  # noqa: PLR0911  one line per type
     written: WrittenType, *, charset: str, display_width: bool, mysql8: bool = True
 ) -> str:
-    """``COLUMN_TYPE`` of `written` with character set `charset` (empty: not known or none).
+    """Return the ``COLUMN_TYPE`` of `written` with character set `charset` (empty: unknown or none).
 
-    `mysql8`: GEOMETRYCOLLECTION has its other name, and TEXT(0) and BLOB(0) are the smallest ones.
+    `mysql8`: GEOMETRYCOLLECTION has another name, and TEXT(0) and BLOB(0) become the smallest types.
     """
     if written.compressed:
         plain = replace(written, compressed=False)
@@ -131,7 +131,7 @@ def spell(  # noqa: PLR0911  one line per type
         case "varchar" | "nvarchar" | "varbinary" if (
             first is not None and first * _width(base, charset) > _VAR_BYTES_MAX
         ):
-            # Without strict mode the server takes the smallest type without a limit of its own that fits.
+            # Without strict mode, the server takes the smallest TEXT or BLOB that fits.
             return _sized("blob" if base == "varbinary" else "text", first, charset)
         case "boolean":
             return "tinyint(1)"
@@ -151,7 +151,7 @@ def spell(  # noqa: PLR0911  one line per type
         case "enum" | "set":
             return f"{base}({','.join(_label(text, charset) for text in label_texts(written, charset))})"
         case "year":
-            # YEAR(2) is MariaDB's; MySQL refuses it, or makes it a YEAR.
+            # MariaDB has YEAR(2). MySQL refuses it, or makes it a YEAR.
             return f"year({2 if first == 2 else 4})" if display_width else "year"
         case "datetime" | "timestamp" | "time":
             return f"{base}({first})" if first else base
@@ -163,9 +163,9 @@ def spell(  # noqa: PLR0911  one line per type
 def _integer(written: WrittenType, *, display_width: bool) -> str:
     signed, unsigned = _INTEGER_WIDTHS[written.base]
     is_unsigned = written.unsigned or written.zerofill
-    # A width of 0 is none.
+    # A width of 0 means that there is none.
     width = (written.numbers or (0,))[0] or (unsigned if is_unsigned else signed)
-    # MySQL 8 keeps the width where it means something: with ZEROFILL, and for the TINYINT(1) that drivers read as bool.
+    # MySQL 8 keeps a width that has a meaning: with ZEROFILL, and in TINYINT(1), which drivers read as a boolean.
     kept = display_width or written.zerofill or (written.base == "tinyint" and width == 1 and not is_unsigned)
     return f"{written.base}({width}){_sign(written)}" if kept else f"{written.base}{_sign(written)}"
 
@@ -174,7 +174,7 @@ def _floating(written: WrittenType) -> str:
     base = written.base
     if len(written.numbers) == 2 and any(written.numbers):
         return f"{base}({written.numbers[0]},{written.numbers[1]}){_sign(written)}"
-    # FLOAT(p) only chooses between the two sizes (MySQL manual, "Floating-Point Types").
+    # FLOAT(p) only selects one of two sizes (MySQL manual, "Floating-Point Types").
     if base == "float" and written.numbers and written.numbers[0] > 24:
         base = "double"
     return f"{base}{_sign(written)}"
@@ -187,7 +187,7 @@ def _width(base: str, charset: str) -> int:
 
 
 def _sized(base: str, length: int, charset: str) -> str:
-    """TEXT(n) and BLOB(n) become the smallest type that holds n characters or bytes."""
+    """Return the smallest type that holds n characters or bytes, for TEXT(n) and BLOB(n)."""
     from raycdc.connectors.mysql.values.charsets import bytes_per_character
 
     size = length * (max(1, bytes_per_character(charset)) if base == "text" else 1)
@@ -200,7 +200,7 @@ def _sign(written: WrittenType) -> str:
 
 
 def label_texts(written: WrittenType, charset: str) -> tuple[str, ...]:
-    """The labels in characters. Raises `SchemaError` for bytes that are none in `charset`."""
+    """Return the labels as text. Raises `SchemaError` for bytes that are invalid in `charset`."""
     return tuple(label if isinstance(label, str) else _decoded(label, charset) for label in written.labels)
 
 
@@ -221,7 +221,10 @@ def _decoded(label: bytes, charset: str) -> str:
 
 
 def _label(text: str, charset: str) -> str:
-    """A label quoted as the server prints it; trailing spaces go unless it is binary (manual, "The ENUM Type")."""
+    """Return a label quoted as the server prints it.
+
+    Trailing spaces are removed unless it is binary (manual, "The ENUM Type").
+    """
     escaped = (
         (text if charset == "binary" else text.rstrip(" "))
         .replace("\\", "\\\\")
@@ -233,7 +236,7 @@ def _label(text: str, charset: str) -> str:
 
 
 def number_text(default: str | None) -> str | None:
-    """``b'101'`` and ``0x1F`` as a decimal number; other texts as they are."""
+    """Return ``b'101'`` and ``0x1F`` as a decimal number, and any other text unchanged."""
     if default is None:
         return None
     text = default.lower()

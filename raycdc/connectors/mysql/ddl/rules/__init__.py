@@ -1,1 +1,1 @@
-"""The rules by which a statement of the log is judged, asked in one loop."""
+"""The rules by which a statement of the log is judged. One loop asks them in order."""

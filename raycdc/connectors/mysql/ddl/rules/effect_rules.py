@@ -1,6 +1,6 @@
 """The rules that judge each effect of a statement on a captured table before it is applied.
 
-A statement may be understood, and yet have an effect that targets cannot follow, or must not show.
+A statement may be understood, but have an effect that targets cannot follow, or must not show.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raycdc.source.tables.verdicts import Follow, Rule, TableEffect
 
 @dataclass(frozen=True, slots=True)
 class StatementEffect:
-    """An effect of a statement, and the table `before` it; None: it was not followed."""
+    """An effect of a statement, and the table `before` it; None: the table was not followed before."""
 
     statement: LoggedStatement
     effect: TableEffect[MySqlTable]
@@ -26,19 +26,19 @@ class StatementEffect:
 
     @property
     def made(self) -> MySqlTable | None:
-        """The table, if it was not followed before."""
+        """Return the new table if it was not followed before."""
         return self.effect.after if self.before is None else None
 
 
 def has_another_key_or_name(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A new primary key, or a new name of the table, which no sink can be given."""
+    """Refuse a new primary key, or a new name of the table, because sinks cannot apply these."""
     kinds = AlterPrimaryKeyEvent | RenameTableEvent
     event = next((event for event in judged.effect.events if isinstance(event, kinds)), None)
     return None if event is None else judged.statement.refused(facts, f"{event.type} is not followed")
 
 
 def is_logged_otherwise(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
-    """The log has other values of the table's rows than the table."""
+    """Refuse a table whose values in the log differ from those in the table."""
     after = judged.effect.after
     if after is None or not (why := unlogged_reason(after)):
         return None
@@ -61,7 +61,7 @@ def differs_from_the_dropped(judged: StatementEffect, facts: HistoryFacts) -> My
 
 
 def has_a_reserved_column(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A column has a name that changes have for columns of their own."""
+    """Refuse a table with a column whose name is reserved for metadata columns."""
     after = judged.effect.after
     if after is None or not (why := reserved_column(column.name for column in after.columns)):
         return None
@@ -102,23 +102,23 @@ def is_followed(judged: StatementEffect, _: HistoryFacts) -> MySqlVerdict:
     return Follow((judged.effect,))
 
 
-#: Asked in this order of every effect.
+#: The rules for every effect, asked in this order.
 EFFECT_RULES: tuple[Rule[StatementEffect, HistoryFacts, MySqlTable], ...] = (
-    # Before the rules that resnapshot the table: a user must decide if targets get the new key.
+    # Asked before the rules that resnapshot the table: a user must decide if targets get the new key.
     has_another_key_or_name,
-    # Before the rules about names, which a user may change: the log never has the rows of such a table.
+    # Asked before the rules about names, which a user may change, because the log never has the rows of such a table.
     is_logged_otherwise,
-    # Before the next one, whose new snapshot would show them.
+    # Asked before `differs_from_the_dropped`, whose resnapshot would show masked values.
     shows_what_is_masked,
-    # Before the rules about its columns: whatever they are, the target has others.
+    # Asked before the rules about the table's columns, because the target has the dropped table's columns in any case.
     differs_from_the_dropped,
-    # Before the next one, whose new snapshot would have the column, too.
+    # Asked before `changes_the_chunk_key`, whose resnapshot would have the reserved column, too.
     has_a_reserved_column,
-    # Before the targets are considered: the chunks read so far are wrong in any case.
+    # Asked before the rule about targets, because the chunks read so far are invalid in any case.
     changes_the_chunk_key,
-    # Before the next one: the statement may find the table as targets cannot have it.
+    # Asked before `changes_nothing`, because targets may not accept the table even if the statement changes nothing.
     is_not_for_targets,
-    # Before the last one, which ends an epoch.
+    # Asked before `is_followed`, which ends an epoch.
     changes_nothing,
     is_followed,
 )

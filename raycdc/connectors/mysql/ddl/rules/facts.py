@@ -48,7 +48,7 @@ MySqlVerdict = Verdict[MySqlTable]
 
 @dataclass(frozen=True, slots=True)
 class HistoryFacts:
-    """The facts about tables at the log's position. One thread: the decoder's."""
+    """The facts about tables at the log's position. Used by the decoder's thread only."""
 
     server: LogServer
     selector: TableSelector
@@ -79,8 +79,8 @@ class HistoryFacts:
 class LoggedStatement:
     """A statement of the log, as its session meant it, and the tables that it names.
 
-    `of_temporary`: it only concerns temporary tables. `mentioned` are the followed tables in its text if its names
-    cannot be read. The tables of `affected` are `captured`, or of a schema change tool (`tools`), or irrelevant.
+    `of_temporary` is True if it concerns temporary tables only. `mentioned` are the followed tables in its text if its
+    names cannot be read. The tables of `affected` are `captured`, or of a schema change tool (`tools`), or irrelevant.
     `parked` are named tables that are parked.
     """
 
@@ -99,11 +99,11 @@ class LoggedStatement:
 
     @cached_property
     def parsed(self) -> tuple[TableDdl, ...] | RefusedStatement:
-        """Return its parts, or why it is not understood."""
+        """Return the parts of the statement, or why it is not understood."""
         return parse_ddl(self.item.statement, self.item.db, dialect=self.dialect)
 
     def refusal(self, reason: str) -> str:
-        """The text that says why the statement cannot be followed."""
+        """Return the text for users about why the statement cannot be followed."""
         what = f"{self.item.position}: this statement cannot be followed: {reason.removesuffix('.')}."
         return f"{what}\n  {shown(self.text)}"
 
@@ -130,7 +130,7 @@ class LoggedStatement:
 
 
 def note_statement(item: DdlItem, facts: HistoryFacts) -> LoggedStatement:
-    """Return the statement with the tables that it names; facts about names are noted, whatever the verdict."""
+    """Return the statement with the tables that it names. Note its facts about names, whatever the verdict will be."""
     dialect = dialect_of_session(facts.server.dialect, item.session)
     affected = affected_tables(item.statement, item.db, dialect=dialect)
     if facts.temporary.follow(item, affected):
@@ -141,7 +141,7 @@ def note_statement(item: DdlItem, facts: HistoryFacts) -> LoggedStatement:
         named = [t for t in (*facts.tables, *facts.parked) if mentions(item.statement, t, db=item.db)]
     asked = {*named, *affected.dropped_sequences}
     parked = tuple(table for table in facts.parked if table in asked or table.db in affected.databases)
-    # Looks at parked tables are out of date.
+    # The statement makes earlier probes of parked tables out of date.
     dropped = begins_with("DROP", item.statement)
     leaves = dropped or begins_with("RENAME", item.statement)
     for table in parked:

@@ -1,7 +1,7 @@
-"""The rules by which names are judged that a statement gives to other tables: RENAME TABLE, and RENAME inside ALTER.
+"""The rules that judge the names in renames: RENAME TABLE, and RENAME inside ALTER TABLE.
 
-All renames of a statement count at once: who had which name before decides, not the names in between. Pairs of
-temporary tables, which MariaDB does not tell from others, are noted and left out before.
+All renames of a statement count together: only the names before the statement matter, not the names in between. Renames
+of temporary tables, which MariaDB logs like others, are noted and left out before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycdc.source.tables.verdicts import Follow, Ignore, Park, Resnapshot, Rule
 
 @dataclass(frozen=True, slots=True)
 class GivenName:
-    """A name after all renames of a statement, and its table's name `before`; None: no table has it."""
+    """A name after all renames of a statement, and the earlier name `before` of its table; None: the name is unused."""
 
     statement: LoggedStatement
     name: TableId
@@ -37,7 +37,7 @@ class GivenName:
 def judge_names(
     statement: LoggedStatement, pairs: Sequence[RenameTable], facts: HistoryFacts
 ) -> tuple[MySqlVerdict, ...]:
-    """Return the verdicts on the captured names that the renames of a statement give and take, one each."""
+    """Return one verdict for each captured name that the renames of a statement give or take."""
     if statement.dialect.mariadb:
         pairs = [pair for pair in pairs if not facts.temporary.renames(statement.item, pair)]
     names = facts.tools.take_names(pairs)
@@ -52,7 +52,7 @@ def judge_names(
 
 
 def keeps_its_name(given: GivenName, _: HistoryFacts) -> MySqlVerdict | None:
-    """Renames there and back."""
+    """Ignore a table that has its old name after all renames."""
     return proofs.KEEPS_ITS_NAME if given.before == given.name else None
 
 
@@ -74,7 +74,7 @@ def leaves_the_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | Non
 
 
 def was_captured_before(given: GivenName, _: HistoryFacts) -> MySqlVerdict | None:
-    """A target has the rows of the table under its former name."""
+    """Resnapshot a table that was captured under its former name, because its rows are in that name's target."""
     if given.before not in given.names.shapes:
         return None
     why = f"the rows that {given.before} has were captured under that name"
@@ -124,23 +124,23 @@ def takes_over_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict:
     if shadow.comment is not None:
         events = (*events, AlterTableCommentEvent(name, shadow.comment))
     facts.tools.forget(name)
-    # A different table, even if the columns are equal: chunks being read may see the new one half filled.
+    # The table is a different one even if the columns are equal: chunks being read may see the new one half filled.
     return Follow((TableEffect(name, after, events, replaces=True),))
 
 
-#: Asked in this order of every name in a statement's renames.
+#: The rules for every name in a statement's renames, asked in this order.
 NAME_RULES: tuple[Rule[GivenName, HistoryFacts, MySqlTable], ...] = (
-    # Before the rules about a table that comes or goes: none did.
+    # Asked before the rules about tables that come or go, because none did.
     keeps_its_name,
-    # Before the rules about a name's present table, which requires that there is one.
+    # Asked before the rules about a name's present table, which require that there is one.
     is_another_name,
-    # Before the rules about the table that has the name now, because there is one for them.
+    # Asked before the rules about the table that has the name now, because there is none.
     leaves_the_name,
-    # Before the rule that treats every table without a tool as not captured.
+    # Asked before `was_not_captured_before`, which treats every table without a tool as not captured.
     was_captured_before,
-    # Before the rules about tools' tables, which this one knows from all others.
+    # Asked before the rules about tools' tables, because it separates these from all other tables.
     was_not_captured_before,
-    # Before the last one, which takes the rows for those of the table.
+    # Asked before `takes_over_name`, which treats the rows as those of the captured table.
     may_have_other_rows,
     takes_over_name,
 )

@@ -44,7 +44,7 @@ def is_of_temporary_table(part: StatementPart, _: HistoryFacts) -> MySqlVerdict 
 
 
 def is_of_database(part: StatementPart, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A database is dropped with all its tables, or has other defaults, which are noted."""
+    """Record that a database is dropped with all its tables, or has other defaults."""
     ddl, session = part.ddl, part.statement.item.session
     if not isinstance(ddl, CreateOrAlterDatabase | DropDatabase):
         return None
@@ -60,16 +60,16 @@ def is_of_database(part: StatementPart, facts: HistoryFacts) -> MySqlVerdict | N
 
 
 def is_of_table(part: StatementPart, facts: HistoryFacts) -> MySqlVerdict:
-    """All other parts are about one table."""
+    """Judge a part about one table by `TABLE_RULES`. All remaining parts are of this kind."""
     assert isinstance(part.ddl, CreateTable | AlterTable | TruncateTable | DropTable), (
         f"{part.ddl} is no part by itself"
     )
     return judge(TABLE_RULES, TablePart(part.statement, part.ddl), facts)
 
 
-#: Asked of every part but renames.
+#: The rules for every part except renames, asked in this order.
 PART_RULES: tuple[Rule[StatementPart, HistoryFacts, MySqlTable], ...] = (
-    # The kinds of parts exclude each other; the last one has its own rules.
+    # The kinds of parts exclude each other. The last rule judges by further rules.
     is_of_temporary_table,
     is_of_database,
     is_of_table,
@@ -85,7 +85,7 @@ class TablePart:
 
 
 def is_like_a_temporary_table(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
-    """CREATE TABLE … LIKE a table that its session alone may have."""
+    """Judge CREATE TABLE … LIKE a temporary table, whose columns are unknown here."""
     ddl, statement = part.ddl, part.statement
     if not isinstance(ddl, CreateTable) or ddl.like is None or not facts.temporary.may_mean(statement.item, ddl.like):
         return None
@@ -109,7 +109,7 @@ def is_not_captured(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None
 
 
 def drops_what_nobody_followed(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
-    """DROP TABLE of a captured name without a table that is known here."""
+    """Ignore DROP TABLE of a captured name whose table is not followed."""
     ddl = part.ddl
     return proofs.DROPS_NONE if isinstance(ddl, DropTable) and ddl.table not in facts.tables else None
 
@@ -126,7 +126,7 @@ def may_have_been_there(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | 
 
 
 def changes_the_table(part: TablePart, facts: HistoryFacts) -> MySqlVerdict:
-    """The table as the part leaves it, if that is one which it can have had this effect on."""
+    """Follow the part's effect on the table. Refuse it if it cannot have had this effect."""
     ddl, statement = part.ddl, part.statement
     try:
         applied = apply_ddl(
@@ -144,15 +144,15 @@ def changes_the_table(part: TablePart, facts: HistoryFacts) -> MySqlVerdict:
     return Follow((TableEffect(ddl.table, applied.table, applied.events),))
 
 
-#: Asked in this order of every part that is about a table.
+#: The rules for every part about a table, asked in this order.
 TABLE_RULES: tuple[Rule[TablePart, HistoryFacts, MySqlTable], ...] = (
-    # Before the next one, which also applies to tools' tables.
+    # Asked before `is_not_captured`, because it also applies to tools' tables.
     is_like_a_temporary_table,
-    # Before all that know the table, or would take it for a new one.
+    # Asked before the rules that need a followed table, or would treat this one as new.
     is_not_captured,
-    # Before the last one, for which a table that is dropped must be there; the next one is about others.
+    # Asked before `changes_the_table`, which needs the dropped table; the rule in between concerns created ones.
     drops_what_nobody_followed,
-    # Before the last one, which follows a new table from here on without any of its rows.
+    # Asked before `changes_the_table`, which follows a new table from here on without its earlier rows.
     may_have_been_there,
     changes_the_table,
 )

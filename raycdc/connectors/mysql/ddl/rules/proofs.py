@@ -1,4 +1,4 @@
-"""Every reason why a statement of the log, or a part of it, changes no captured table.
+"""The reasons why a statement of the log, or a part of it, changes no captured table.
 
 A rule that ignores something returns one of these. A statement without such a reason is followed, or parks its tables.
 """

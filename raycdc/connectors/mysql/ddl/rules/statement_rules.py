@@ -1,10 +1,10 @@
 """The rules that judge a statement of the log as a whole, before its parts.
 
-| subject | rules | last one |
+| subject | rules | without an earlier verdict |
 |---|---|---|
 | a parked table that a statement names | `PARKED_RULES` | it stays parked |
 | a table whose rows may be changed by a logged statement | `ROWS_RULES` | it is parked |
-| any other statement | `STATEMENT_RULES` | without a verdict, its parts are judged by `part_rules` and `name_rules` |
+| any other statement | `STATEMENT_RULES` | its parts are judged by `part_rules` and `name_rules` |
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REPAIRED = "REPAIR may have taken rows away, which the log does not show"
 
 @dataclass(frozen=True, slots=True)
 class NamedParked:
-    """A parked table, and a statement that names it, or its database."""
+    """A parked table, and a statement that names it or its database."""
 
     statement: LoggedStatement
     table: TableId
@@ -56,12 +56,12 @@ def leaves_nothing_to_decide(named: NamedParked, facts: HistoryFacts) -> MySqlVe
 
 
 def stays_parked(_: NamedParked, __: HistoryFacts) -> MySqlVerdict:
-    """Looks at it from before the statement are out of date, which is noted; nothing else changes."""
+    """Leave the table parked. Probes of it from before the statement are already noted as out of date."""
     return proofs.STAYS_PARKED
 
 
 PARKED_RULES: tuple[Rule[NamedParked, HistoryFacts, MySqlTable], ...] = (
-    # These two exclude each other: an ended table needs no decision.
+    # The first two rules exclude each other, because an ended table needs no decision.
     name_is_taken_again,
     leaves_nothing_to_decide,
     stays_parked,
@@ -70,7 +70,7 @@ PARKED_RULES: tuple[Rule[NamedParked, HistoryFacts, MySqlTable], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ReachedTable:
-    """A table that a change of rows may concern; if it is not named, `unseen` says why that is unknown."""
+    """A table that a change of rows may concern. If it is not named, `unseen` is the reason why that is unknown."""
 
     item: DdlItem
     table: TableId
@@ -78,7 +78,7 @@ class ReachedTable:
 
 
 def reached_tables(item: DdlItem, facts: HistoryFacts) -> tuple[ReachedTable, ...]:
-    """The tables, followed or parked, that a change of rows may concern which was logged as a statement."""
+    """Return the tables, followed or parked, that a change of rows may concern. It was logged as a statement."""
     session = item.session
     reached = tables_reached(
         SqlText(item.db, item.statement),
@@ -92,12 +92,12 @@ def reached_tables(item: DdlItem, facts: HistoryFacts) -> tuple[ReachedTable, ..
 
 
 def rows_of_parked(reached: ReachedTable, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Rows of a parked table are of no use."""
+    """Ignore rows of a parked table, because they are not needed."""
     return None if reached.table in facts.tables else proofs.ROWS_OF_PARKED
 
 
 def rows_not_logged(reached: ReachedTable, facts: HistoryFacts) -> MySqlVerdict:
-    """The rows that the statement changed are not in the log. Raises `DataError` where nothing may be parked."""
+    """Park a table whose changed rows are not in the log. Raises `DataError` if none may be parked."""
     item, table, unseen = reached.item, reached.table, reached.unseen
     text = (
         f"{item.position}: a change that may concern {table} was logged as a statement, not as rows: "
@@ -111,7 +111,7 @@ def rows_not_logged(reached: ReachedTable, facts: HistoryFacts) -> MySqlVerdict:
 
 
 ROWS_RULES: tuple[Rule[ReachedTable, HistoryFacts, MySqlTable], ...] = (
-    # A parked table keeps its reason.
+    # A parked table keeps its first reason.
     rows_of_parked,
     rows_not_logged,
 )
@@ -138,7 +138,7 @@ def merges_tables(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdi
 
 
 def names_nothing_captured(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Most statements of a log end here, and are never parsed."""
+    """Ignore a statement without captured names. Most statements end here, and are never parsed."""
     affected, tables, shadows = statement.affected, facts.tables, facts.tools.shadows
     drops_tables = any(shadows.holds(db) or any(t.db == db for t in tables) for db in affected.databases)
     named = statement.captured or statement.tools or affected.defaults or drops_tables
@@ -166,14 +166,14 @@ def may_mean_a_temporary_table(statement: LoggedStatement, facts: HistoryFacts) 
 
 
 def adds_an_unlogged_cascade(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A foreign key will change rows of the table without a word in the log."""
+    """Park a table that gets a foreign key with a cascade, because the log will not show the changes."""
     if facts.server.cascades or not statement.captured or not adds_cascade(statement.text):
         return None
     return statement.refused(facts, CASCADES, tables=statement.captured[:1])
 
 
 def makes_an_unlogged_table(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """The table has an engine, or a place, whose rows are not in the log."""
+    """Park a table with an engine or in a database whose rows are not in the log."""
     unlogged = facts.server.first_unlogged(statement.text, statement.captured)
     return None if unlogged is None else statement.refused(facts, unlogged[1], tables=[unlogged[0]])
 
@@ -201,25 +201,25 @@ def is_not_understood(statement: LoggedStatement, facts: HistoryFacts) -> MySqlV
     return proofs.OF_A_TOOL
 
 
-#: Asked in this order of every statement that is no change of rows.
+#: The rules for every statement except changes of rows, asked in this order.
 STATEMENT_RULES: tuple[StatementRule, ...] = (
-    # Before all others: the names in it are not those of tables that may be captured.
+    # Asked first, because the names of temporary tables are not those of captured tables.
     is_of_temporary_tables,
-    # Before the rules that go by its names.
+    # Asked before the rules that use the statement's names.
     has_unreadable_names,
-    # Before the next one: tables below a MERGE table are named in an option alone.
+    # Asked before `names_nothing_captured`, because tables below a MERGE table are named in an option only.
     merges_tables,
-    # Before all that look closer: what other tables' statements say is never asked.
+    # Asked before all rules that look closer, because statements about other tables are never parsed.
     names_nothing_captured,
-    # Before it is parsed, because the parser knows no REPAIR; the next one has nothing to say of it.
+    # Asked before the statement is parsed, because the parser does not know REPAIR.
     repairs,
-    # Before the rules about its effect on a table, because it may concern another table.
+    # Asked before the rules about the effect on a table, because another table may be meant.
     may_mean_a_temporary_table,
-    # Before the next one, which asks the server.
+    # Asked before `makes_an_unlogged_table`, which queries the server.
     adds_an_unlogged_cascade,
-    # Before rules that may follow it: columns are useless if the log will not have the rows.
+    # Asked before the rules that may follow the table, because its rows will not be in the log.
     makes_an_unlogged_table,
-    # Before parsing, because the session's reading of the text is unknown.
+    # Asked before the statement is parsed, because it is unknown how the session reads the text.
     has_an_unknown_session,
     # The last rule for the whole statement; afterwards its parts are judged one by one.
     is_not_understood,
@@ -229,8 +229,9 @@ STATEMENT_RULES: tuple[StatementRule, ...] = (
 def asked_of_server(
     statement: LoggedStatement, facts: HistoryFacts, reason: str, tables: tuple[TableId, ...]
 ) -> MySqlVerdict:
-    """The verdict on a statement that cannot be read, for this `reason`: the server may be asked how a table looks that
-    it makes or alters; anything else is refused.
+    """Return the verdict on a statement that cannot be read, for this `reason`.
+
+    The server may be queried for the table that it creates or alters. Any other statement is refused.
     """
     table = tables[0] if len(tables) == 1 else None
     before = None if table is None else facts.tables.get(table)

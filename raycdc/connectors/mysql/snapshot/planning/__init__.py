@@ -1,1 +1,1 @@
-"""Cutting a table into chunks: by which key, and where a chunk ends."""
+"""Cuts a table into chunks: chooses the key, and finds the end of each chunk."""

@@ -31,7 +31,7 @@ class KeyColumns:
 
     @classmethod
     def named(cls, table: MySqlTable, key: ChunkKey) -> KeyColumns:
-        """The columns `key` names. Raises `ConfigError` if there is none of that name."""
+        """Return the columns that `key` names. Raises `ConfigError` if a column does not exist."""
         return cls(tuple(keys.column_named(table, name) for name in key_names(key)))
 
     @property
@@ -50,11 +50,11 @@ class KeyColumns:
 
     @property
     def ordering(self) -> str:
-        """Return a text that changes when the server's order of the columns' values changes."""
+        """Return a text that changes if the server's order of the columns' values changes."""
         return json.dumps([_ordering(column) for column in self.columns])
 
     def select_list(self) -> str:
-        """SQL for the key's values; `bound_of` understands them."""
+        """Return SQL for the key's values, which `bound_of` reads."""
         return ", ".join(keys.select_expression(column) for column in self.columns)
 
     def bound_of(self, cells: Sequence[Any]) -> Bound | None:
@@ -66,22 +66,22 @@ class KeyColumns:
         return bound[0] if self.alone else bound
 
     def order(self, direction: Literal["ASC", "DESC"] = "ASC") -> str:
-        """The list for ORDER BY."""
+        """Return the list for ORDER BY."""
         return ", ".join(f"{quote_name(column.name)} {direction}" for column in self.columns)
 
     def null_condition(self) -> str:
-        """SQL that is true for rows of the chunk of NULL, never NULL itself."""
+        """Return SQL that is true for rows of the chunk of NULL, and never NULL itself."""
         if self.alone:
             return keys.null_condition(self.columns[0])
         return "(" + " OR ".join(keys.null_condition(column) for column in self.columns) + ")"
 
     def range_condition(self, lower: Bound | None, upper: Bound | None) -> str:
-        """SQL for keys in [lower, upper); None is unbounded. Excludes the rows of the chunk of NULL."""
+        """Return SQL for keys in [lower, upper); None is unbounded. It excludes rows of the chunk of NULL."""
         if self.alone:
             return keys.range_condition(self.columns[0], _value(lower), _value(upper))
         low, high = _values(lower), _values(upper)
         shared = 0
-        # The common beginning of both bounds is written once, so that the server searches by it first.
+        # The common beginning of both bounds is written once, so that the server uses the index by it.
         while shared < min(len(low), len(high)) - 1 and low[shared] == high[shared]:
             shared += 1
         parts = [keys.equals(self.columns[i], low[i]) for i in range(shared)]
@@ -94,22 +94,22 @@ class KeyColumns:
         return " AND ".join(parts) or "1 = 1"
 
     def after(self, bound: Bound) -> str:
-        """SQL for keys that are more than `bound`."""
+        """Return SQL for keys greater than `bound`."""
         if self.alone:
             return f"{quote_name(self.columns[0].name)} > {keys.literal(self.columns[0], _single(bound))}"
         values = _values(bound)
         return self._side(">" if len(values) == len(self.columns) else ">=", values, 0)
 
     def behind(self, values: tuple[KeyValue, ...]) -> str:
-        """SQL for keys that are more than all keys that begin with `values`."""
+        """Return SQL for keys greater than all keys that begin with `values`."""
         return self._side(">", values, 0)
 
     def within(self, values: tuple[KeyValue, ...]) -> str:
-        """SQL for keys that begin with `values`."""
+        """Return SQL for keys that begin with `values`."""
         return " AND ".join(keys.equals(c, v) for c, v in zip(self.columns, values, strict=False)) or "1 = 1"
 
     def _side(self, operator: Literal["<", ">", ">="], values: tuple[KeyValue, ...], first: int) -> str:
-        """Keys on one side of `values`, whose columns before `first` are equal."""
+        """Return SQL for keys on one side of `values`, whose columns before `first` are equal."""
         strict: Literal["<", ">"] = "<" if operator == "<" else ">"
         choices = []
         for last in range(first, len(values)):
@@ -132,7 +132,10 @@ def _single(bound: Bound) -> KeyValue:
 
 
 def _ordering(column: MySqlColumn) -> list[str | int]:
-    """The length of a text changes nothing; labels of an ENUM are ordered by their numbers."""
+    """Return the properties of a column that its order depends on.
+
+    The length of a text does not matter. Labels of an ENUM are ordered by their numbers.
+    """
     kind, shape = column.logical(), column.shape
     labels = shape.labels if shape.base == "enum" else ()
     sizes = (kind.precision, kind.scale, kind.fsp, kind.length)
@@ -143,18 +146,21 @@ def _value(bound: Bound | None) -> KeyValue | None:
     return None if bound is None else _single(bound)
 
 
-#: Types of which an index may have the first characters alone.
+#: Types of which an index may have only the first characters.
 _PREFIXED = frozenset(
     {"char", "varchar", "binary", "varbinary", "tinytext", "text", "mediumtext", "longtext"}
     | {"tinyblob", "blob", "mediumblob", "longblob"}
 )
-#: A value may have this many times as many rows as values have on average, and its rows still fit into a chunk.
+#: A value may have this many times the average number of rows per value. Its rows must still fit into a chunk.
 _UNEVENNESS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class LeadingIndex:
-    """An index whose first column is `column`, whole; `distinct` is the server's estimate of its values."""
+    """An index that begins with the complete `column`.
+
+    `distinct` is the server's estimate of the number of its values.
+    """
 
     name: str
     column: str
@@ -163,7 +169,7 @@ class LeadingIndex:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A column of an index; `distinct` values of it and those before it, by the server's estimate."""
+    """A column of an index. `distinct` is the estimated number of values of it together with the earlier columns."""
 
     index: str
     column: str
@@ -173,7 +179,7 @@ class _Part:
 
 
 def chunk_key(table: MySqlTable, named: str | None) -> MySqlColumn | None:
-    """The chunk key: the one the user `named`, else the first primary-key column, if it can be one; None: one chunk.
+    """Return the user's `named` chunk key, otherwise the first primary-key column if possible; None: one chunk.
 
     Raises `ConfigError` when the user named a column that cannot be a chunk key.
     """
@@ -197,10 +203,10 @@ def best_key(
     """Return the chunk key's columns, or None for one chunk. Columns that the user `named` take precedence.
 
     See `chunk_key` for its errors. By default the key is the first column of the primary key, if an index has it
-    completely. But one value of it may have more rows than a chunk should (tenants, shards, types). If that is so on
-    average, another column of the primary key is used that an index begins with. If there is none, or the numbers of
-    rows per value differ much, the first columns are used together, as many as leave few rows per value (if `several`
-    is allowed).
+    completely. But one value of it may have more rows than a chunk should (tenants, shards, types). If it has on
+    average, another column of the primary key is used, with which an index begins. If there is none, or the numbers of
+    rows per value differ much, as many of the first columns are used together as needed for few rows per value (if
+    `several` is allowed).
     """
     first = chunk_key(table, named)
     alone = None if first is None else first.name
@@ -209,7 +215,7 @@ def best_key(
         return alone
     parts = _parts(connection, table)
     if may_be_cut and not any(part.number == 1 and part.whole and part.column == alone for part in parts):
-        # PRIMARY KEY (k(3)): no index has the values of k in their order.
+        # In PRIMARY KEY (k(3)), no index has the values of k in their order.
         return _other_key(table, parts)
     rows = max((part.distinct for part in parts), default=0)
     distinct = {part.column: part.distinct for part in reversed(parts) if part.number == 1 and part.whole}
@@ -226,9 +232,9 @@ def best_key(
 
 
 def prefix_note(connection: Connection[Any], table: MySqlTable, named: str | None) -> str:
-    """How a table is read whose primary key has only the beginnings of its first column's values; empty for others.
+    """Return a note about a primary key that has only a prefix of its first column; empty for other tables.
 
-    Blocks on a query where that column is of a type of which an index may have beginnings.
+    Blocks on a query if the column has a type of which an index may have a prefix.
     """
     first = None if named is not None else chunk_key(table, None)
     if first is None or first.shape.base not in _PREFIXED:
@@ -242,7 +248,7 @@ def prefix_note(connection: Connection[Any], table: MySqlTable, named: str | Non
 
 
 def _other_key(table: MySqlTable, parts: Sequence[_Part]) -> str | None:
-    """Return another column of the primary key with an index; None: the table is read in one piece."""
+    """Return another column of the primary key with an index; None: the table is read as one chunk."""
     leading = {part.column for part in parts if part.number == 1 and part.whole}
     return next(
         (name for name in table.primary_key if name in leading and can_stand_alone(keys.column_named(table, name))),
@@ -251,14 +257,14 @@ def _other_key(table: MySqlTable, parts: Sequence[_Part]) -> str | None:
 
 
 def can_stand_alone(column: MySqlColumn) -> bool:
-    """Return True if chunks may follow this column alone; an ENUM has too few values."""
+    """Return True if chunks may use this column alone. An ENUM has too few values."""
     return keys.key_kind(column) not in (None, KeyKind.LABEL)
 
 
 def usable_key(
     connection: Connection[Any], table: MySqlTable, key: KeyColumns | None, *, named: bool
 ) -> KeyColumns | None:
-    """`key`, or None if its order cannot be followed. Raises `ConfigError` if the user `named` it."""
+    """Return `key`, or None if its order cannot be followed. Raises `ConfigError` if the user `named` it."""
     if key is None or not key.alone or can_be_ordered(connection, key.columns[0]):
         return key
     if named:
@@ -272,7 +278,7 @@ def usable_key(
 def _first_columns(
     connection: Connection[Any], table: MySqlTable, parts: Sequence[_Part], chunk_rows: int
 ) -> tuple[str, ...]:
-    """The shortest beginning of the primary key with few rows to each of its values, as far as it makes a key."""
+    """Return the fewest first columns of the primary key with few rows per value, as far as they can be a key."""
     rows = max(part.distinct for part in parts)
     names: list[str] = []
     for part in (part for part in parts if part.index == "PRIMARY"):
@@ -287,18 +293,18 @@ def _first_columns(
 
 
 def leading_indexes(connection: Connection[Any], table: MySqlTable) -> list[LeadingIndex]:
-    """Indexes that can serve ranges of their first column, the primary key first."""
+    """Return the indexes for ranges of their first column, the primary key first."""
     parts = _parts(connection, table)
     return [LeadingIndex(p.index, p.column, p.distinct) for p in parts if p.number == 1 and p.whole]
 
 
 def index_of(connection: Connection[Any], table: MySqlTable, column: str) -> str | None:
-    """An index that begins with `column`."""
+    """Return an index that begins with `column`, if there is one."""
     return next((index.name for index in leading_indexes(connection, table) if index.column == column), None)
 
 
 def _parts(connection: Connection[Any], table: MySqlTable) -> Sequence[_Part]:
-    """Every column of every index, those of the primary key first."""
+    """Return every column of every index, those of the primary key first."""
     rows = query(
         connection,
         "SELECT INDEX_NAME, COLUMN_NAME, SEQ_IN_INDEX, SUB_PART, CARDINALITY FROM information_schema.STATISTICS "

@@ -3,8 +3,8 @@
 `raycdc.connectors.mysql.snapshot.planning.chunks` decides where chunks end; this module stores the decisions. The state
 has a plan as JSON of constant size (`ChunkPlan.to_json`), however large the table.
 
-A `ChunkRange` is the rows of one chunk: a half-open range of the chunk key. The planner makes ranges, state and
-messages have them as splits, and the chunk's reader turns them into SQL.
+A `ChunkRange` describes the rows of one chunk: a half-open range of the chunk key. The planner makes ranges; states and
+messages have them as splits; the chunk's reader turns them into SQL.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MAX = stored("max", write=keys.bound_to_json, read=keys.bound_from_json)
 
 @dataclass(frozen=True, slots=True)
 class ChunkRange(JsonObject):
-    """Rows whose key is in [lower, upper); None is unbounded.
+    """The rows of one chunk: keys in [lower, upper); None is unbounded.
 
-    `includes_null` adds the rows of NULL key: (None, None, includes_null=True) is the whole table. `only_null` is the
-    chunk of NULL alone. `key` names the chunk key's columns, None if the table is one chunk because it has no usable
-    key.
+    `includes_null` adds the rows with NULL: (None, None, includes_null=True) is the whole table. `only_null` is the
+    chunk of NULL alone. `key` names the chunk key's columns; it is None if the table is one chunk because it has no
+    usable key.
     """
 
     lower: Bound | None = field(default=None, metadata=_BOUND)
@@ -48,7 +48,7 @@ class ChunkRange(JsonObject):
         return self.includes_null and self.lower is None and self.upper is None
 
     def condition(self, table: MySqlTable) -> str:
-        """SQL condition for this chunk's rows; ``1 = 1`` for the whole table."""
+        """Return the SQL condition for this chunk's rows; ``1 = 1`` for the whole table."""
         if self.key is None or self.is_whole_table:
             return "1 = 1"
         columns = KeyColumns.named(table, self.key)
@@ -59,7 +59,7 @@ class ChunkRange(JsonObject):
 
 
 def split_of(chunk: ChunkRange, table: TableId, index: int, masking: Masking) -> SnapshotSplit:
-    """The chunk as number `index` of `table`; bounds that a mask hides are sealed."""
+    """Return the chunk as split number `index` of `table`. Bounds that a mask hides are sealed."""
 
     def bound(value: Bound | None) -> Any:
         return None if value is None else masking.seal_json(table, key_names(chunk.key), keys.bound_to_json(value))
@@ -85,7 +85,7 @@ STATE_VERSION = 1
 
 
 class ChunkPlanPhase(StrEnum):
-    """The phase of the planning: begun, how the inside is cut, or done."""
+    """The phase of the planning: begun, the strategy that cuts the inside, or done."""
 
     START = "start"
     EVEN = "even"
@@ -116,7 +116,7 @@ class ChunkPlan(JsonObject):
     step: int = 0
     planned: int = 0
     estimate: int = 1
-    #: Older states have none.
+    #: States of earlier versions have no factor.
     factor: float = field(default=0.0, metadata=stored(older=0.0))
 
     version = STATE_VERSION
@@ -129,7 +129,7 @@ class ChunkPlan(JsonObject):
 
     @property
     def estimated_total(self) -> int:
-        """Chunks the table will have, as far as is known; exact once planning is done."""
+        """Return the number of chunks that the table will have, as far as known; exact when planning is done."""
         return self.planned if self.done else max(self.planned + 1, self.estimate)
 
     @property
@@ -140,7 +140,7 @@ class ChunkPlan(JsonObject):
         return self.next, self.last
 
     def cut(self, upper: Bound) -> ChunkPlan:
-        """The next chunk of the inside ends at `upper`."""
+        """Return the plan with one more chunk of the inside, which ends at `upper`."""
         assert self.key is not None
         return replace(self, queue=(*self.queue, ChunkRange(self.next, upper, key=self.key.name)), next=upper)
 
@@ -153,7 +153,7 @@ class ChunkPlan(JsonObject):
         return self.cut(self.inside[1]).finished()
 
     def with_whole_table(self) -> ChunkPlan:
-        """The table is one chunk."""
+        """Return the plan of a table that is one chunk."""
         whole = ChunkRange(includes_null=True, key=None if self.key is None else self.key.name)
         return replace(self, queue=(*self.queue, whole), estimate=1).finished()
 
@@ -162,16 +162,16 @@ class ChunkPlan(JsonObject):
         return replace(self, phase=ChunkPlanPhase.DONE, next=None, last=None)
 
     def returned(self, count: int) -> tuple[list[ChunkRange], ChunkPlan]:
-        """Up to `count` chunks of the queue, and the plan without them."""
+        """Return up to `count` chunks of the queue, and the plan without them."""
         chunks = list(self.queue[:count])
         return chunks, replace(self, queue=self.queue[count:], planned=self.planned + len(chunks))
 
     @classmethod
     def restored(cls, data: Any, table: MySqlTable, *, rows: int) -> ChunkPlan:
-        """The plan in the state, whose key counts, whatever the configuration says now.
+        """Return the plan of a state. Its key counts, not that of the present configuration.
 
-        Before the first chunk the state has the key alone, because the log's reader compares by it already: the plan
-        begins then, with chunks of `rows` rows. Raises `StateError` for a plan that is not readable.
+        Before the first chunk, the state has only the key, because the log's reader already compares by it. The plan
+        then begins, with chunks of `rows` rows. Raises `StateError` for an unreadable plan.
         """
         named = key_from_json(data["key"])
         key = None if named is None else KeyColumns.named(table, named)

@@ -1,20 +1,18 @@
-"""Planning the chunks of a table: key ranges that cover it exactly once, found by the server.
+"""Plans the chunks of a table: key ranges that cover it exactly once, found with the server's help.
 
 `ChunkPlanner` plans a table of 100,000 chunks while its first chunks are read, and continues after a restart
 (`chunk_plan`).
 
-Chunks are half-open ranges of a key: of one column, or of the first ones of the primary key, compared one after the
-other (`key_columns`). Their bounds may name fewer columns than the key has. The first ones are the chunk of NULL (when
-there can be one) and the two outer ranges below the smallest and from the largest key seen: whatever is inserted
-outside later belongs to them, so every other chunk is bounded on both sides. Then the inside is cut, by one of the
-strategies:
+Chunks are half-open ranges of a key: of one column, or of the first columns of the primary key, compared one after the
+other (`chunk_keys`). Their bounds may name fewer columns than the key has. The first chunks are that of NULL (if there
+can be one) and the two outer ranges below the smallest and from the largest key: rows inserted outside later belong to
+them, so every other chunk is bounded on both sides. Then the inside is cut, by one of the strategies:
 
-* ``even``: arithmetic steps over an integer key; no query per chunk, but sparse or skewed keys make uneven chunks.
-* ``uneven``: the server walks its index to find the end of each chunk of `chunk_rows` rows: exact sizes, but the whole
-  index is read once, chunk by chunk. // * ``sampled``: the optimizer's estimates find it (`range_estimates`); some
-  probes per chunk, however large the table.
-* ``auto``: one chunk for a small table, ``even`` for a dense integer primary key, ``sampled`` for a large table, else
-  ``uneven``.
+* ``even``: arithmetic steps over an integer key; no query per chunk, but sparse or skewed keys make uneven chunks. *
+``uneven``: the server walks its index to find the end of each chunk of `chunk_rows` rows: exact sizes, but the whole
+index is read once, chunk by chunk. // * ``sampled``: the optimizer's estimates find it ; some probes per chunk, however
+large the table. * ``auto``: one chunk for a small table, ``even`` for a dense integer primary key, ``sampled`` for a
+large table, else ``uneven``.
 
 An index must begin with the key, or every chunk would scan the table. Only the server compares and orders bounds.
 Planning twice from the same state may give other bounds (the table changed); chunks are final once they are in the
@@ -23,8 +21,9 @@ enumerator's state.
 ``sampled`` finds the end of a chunk without reading it, by the optimizer's estimate of the rows in a key range.
 ``EXPLAIN`` of a range over an index makes InnoDB read a few pages at both ends of it ("index dive"), so its cost does
 not grow with the table. The estimate is accurate up to a constant factor of the server (InnoDB doubles its
-extrapolation), which is found by counting the rows of one chunk once. A bound is guessed with `key_space`, estimated,
-and guessed again: the step of the last chunk usually fits immediately. An estimate only decides how large a chunk is.
+extrapolation), which is found by counting the rows of one chunk once. A bound is guessed with `keys.to_number`,
+estimated, and guessed again; the step of the last chunk usually fits at the first attempt. Estimates affect only the
+sizes of chunks.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkPlan, Chun
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError, SourceUnavailableError
 
-#: Estimates for one bound; who needs more walks the index for that chunk.
+#: The most estimates for one bound. If they do not suffice, the index is walked for that chunk.
 TRIES_MAX = 24
-#: A chunk may be this many times as large as asked for, or smaller by as much.
+#: The factor by which a chunk may be larger or smaller than requested.
 TOLERANCE = 1.4
-#: Rows of one chunk are counted, up to this many times as many as it should have, to learn what estimates are worth.
+#: The rows of one chunk are counted to calibrate the estimates, up to this many times as many as it should have.
 _COUNTED_FACTOR = 6
 #: The greatest factor by which the step grows or shrinks between two estimates.
 _STEP_FACTOR_MAX = 16
@@ -61,8 +60,8 @@ _STEP_FACTOR_MAX = 16
 class IndexedKey:
     """A chunk key with the table and the index that begins with it, as SQL names.
 
-    `prefix` are values of the first columns: then only the keys that begin with them are included, and bounds are
-    values of the next column.
+    If `prefix` has values of the first columns, only keys that begin with them are included, and bounds are values of
+    the next column.
     """
 
     table: str
@@ -83,7 +82,7 @@ class IndexedKey:
 
 
 def estimate(connection: Connection[Any], key: IndexedKey, lower: Bound, upper: Bound | None) -> int:
-    """About how many rows have keys in [lower, upper), as the optimizer counts."""
+    """Return the optimizer's estimate of the rows with keys in [lower, upper)."""
     condition = key.columns.range_condition(lower, upper)
     row = query_dict(connection, f"EXPLAIN FORMAT=TRADITIONAL SELECT 1 FROM {key.source} WHERE {condition}")
     return int((row or {}).get("rows") or 0)
@@ -143,7 +142,7 @@ def next_bound(
             left = estimate(connection, key, lower, end)
             if left <= wanted * TOLERANCE:
                 return end, step
-            # Not after `last`, even if rows were inserted there.
+            # The step must not pass `last`, even if rows were inserted after it.
             top = last[depth] if last[:depth] == lower[:depth] else _first_value(connection, group, "DESC")
             low, high = (key_space.to_number(group.column, value) for value in (lower[depth], top))
             aimed = 1 if low is None or high is None else max(1, (high - low) * wanted // left)
@@ -190,9 +189,10 @@ def _first_value(connection: Connection[Any], key: IndexedKey, direction: Litera
 def find_bound(
     connection: Connection[Any], key: IndexedKey, lower: KeyValue, last: KeyValue, *, wanted: int, step: int
 ) -> tuple[KeyValue, int] | None:
-    """A key between `lower` and `last` with about `wanted` (estimated) rows from `lower` to it, and the step taken.
+    """Return a key between `lower` and `last` with about `wanted` (estimated) rows from `lower` to it, and the step
+    taken.
 
-    `step` is the distance in `key_space` to try first. None when there is none, or it was not found.
+    `step` is the distance of numbers to try first. None if there is no such key, or it was not found.
     """
     start, end = key_space.to_number(key.column, lower), key_space.to_number(key.column, last)
     if start is None or end is None or end - start < 2:
@@ -217,7 +217,7 @@ def find_bound(
             aim = low + max(1, min((high - low) // 2, int((at - origin) * wanted / rows)))
             continue
         if rows <= 1 and (first := _next_key(connection, key, bound, last)) is not None:
-            # There are no keys up to here, so steps count from the next key.
+            # There are no keys before this one, so steps count from it.
             origin = max(origin, first)
         low = max(low, at, origin)
         grown = min(_STEP_FACTOR_MAX, max(1.5, wanted / max(rows, 1)))
@@ -268,7 +268,7 @@ def _next_key(connection: Connection[Any], key: IndexedKey, bound: KeyValue, las
 
 
 def end_key(connection: Connection[Any], source: str, key: KeyColumns, order: Literal["ASC", "DESC"]) -> Bound | None:
-    """The least (ASC) or the greatest key in the table `source`; None if no row has one."""
+    """Return the least (ASC) or the greatest key in the table `source`; None if no row has one."""
     rows = query(
         connection,
         f"SELECT {key.select_list()} FROM {source} WHERE {key.range_condition(None, None)} "
@@ -283,13 +283,15 @@ def has_more_than(connection: Connection[Any], source: str, key: KeyColumns, *, 
 
 
 def bound_behind(connection: Connection[Any], key: IndexedKey, lower: Bound, last: Bound, *, rows: int) -> Bound | None:
-    """The key at which a chunk of `rows` rows ends that begins at `lower`; more where a single key value has more.
+    """Return the key at which a chunk of `rows` rows ends that begins at `lower`. The chunk has more rows if a single
+    key value has more.
 
     None if fewer rows are left up to `last`.
     """
     columns = key.columns
     inside, after = columns.range_condition(lower, last), columns.after(lower)
-    # The index is named, or the server may prefer the primary key's order and read the whole table for each bound.
+    # The index is named, because the server may otherwise prefer the primary key's order and read the whole table for
+    # each bound.
     answer = query(
         connection,
         f"SELECT {columns.select_list()}, {after} FROM {key.source} WHERE {inside} "
@@ -304,17 +306,17 @@ def bound_behind(connection: Connection[Any], key: IndexedKey, lower: Bound, las
     return columns.bound_of(answer[0]) if answer else None
 
 
-#: ``auto`` takes arithmetic steps when the keys are spread over at most this many times the rows (a chunk then has
-#: at most this many times `chunk_rows` rows, however the keys are clustered).
+#: ``auto`` uses arithmetic steps if the range of keys is at most this many times the number of rows. A chunk then has
+#: at most this many times `chunk_rows` rows, however the keys are clustered.
 EVEN_SPREAD_MAX = 4.0
-#: Tables of more chunks than this are not walked by ``auto``; below it the estimates are too coarse to be better.
+#: ``auto`` does not walk tables of more chunks. For smaller tables the estimates are too coarse to be better.
 WALKED_CHUNKS_MAX = 16
-#: InnoDB never estimates more than half of a table, so a table of so few chunks cannot be probed at all.
+#: InnoDB never estimates more than half of a table, so a table of fewer chunks cannot be probed.
 _PROBED_CHUNKS_MIN = 4
 
 
 class MySqlChunkStrategy(StrEnum):
-    """How the inside of a table is cut."""
+    """The strategies to cut the inside of a table."""
 
     AUTO = "auto"
     EVEN = "even"
@@ -336,13 +338,14 @@ class ChunkSettings:
 
 
 class NoIndexError(ConfigError):
-    """No index leads to a chunk of the table."""
+    """No index begins with the chunk key of the table."""
 
     cure = "Name a column with an index in `source.snapshot.key`, or add an index to the table."
 
 
 class ChunkPlanner:
-    """Plans one table's chunks, with queries in `next_chunks` on connections from `connect`. Not thread-safe.
+    """The planner of one table's chunks. `next_chunks` queries the server on connections from `connect`. Not
+    thread-safe.
 
     `plan`, after a call of `next_chunks`, is the state of planning after the returned chunks.
     """
@@ -362,11 +365,11 @@ class ChunkPlanner:
         self._settings = settings
         self._source = quote_name(table.id.db, table.id.table)
         self._index: str | None = None
-        #: The server's estimate of the table's rows, where planning began with this call.
+        #: The server's estimate of the table's rows, if planning began with this call.
         self.rows: int | None = None
 
     def next_chunks(self, count: int) -> list[ChunkRange]:
-        """Up to `count` more chunks; fewer only when planning is done. Blocks on queries.
+        """Return up to `count` more chunks, and fewer only if planning is done. Blocks on queries.
 
         On an error nothing was consumed, so the call may be repeated.
         """
@@ -381,11 +384,11 @@ class ChunkPlanner:
         return chunks
 
     def leave_whole(self) -> None:
-        """Make one chunk of the rest, because the server cannot say where to cut it."""
+        """Make one chunk of the rest, because the server cannot find bounds in it."""
         self.plan = self.plan.with_rest_as_one()
 
     def _begun(self, connection: Connection[Any], plan: ChunkPlan) -> ChunkPlan:
-        """The plan with the outer chunks, and the strategy that cuts the inside."""
+        """Return the plan with the outer chunks and a strategy for the inside."""
         size = table_sizes(connection, [self._table.id]).get(self._table.id, TableSize(0, 0, ""))
         self.rows = size.rows or None
         if self._settings.chunk_bytes is not None:
@@ -399,7 +402,8 @@ class ChunkPlanner:
         if lowest is None or highest is None:
             return plan.with_whole_table()
         if isinstance(lowest, tuple):
-            # In front of all rows of this first value, so that rows that are inserted there later have a bounded chunk.
+            # The bound comes before all rows of this first value, so that rows inserted there later have a bounded
+            # chunk.
             lowest = lowest[:1]
         nulls = (ChunkRange(only_null=True, key=key.name),) if key.has_null_chunk else ()
         outer = (*nulls, ChunkRange(None, lowest, key=key.name), ChunkRange(highest, None, key=key.name))
@@ -412,9 +416,9 @@ class ChunkPlanner:
         return size.rows <= 4 * chunk_rows and not has_more_than(connection, self._source, key, rows=chunk_rows)
 
     def _chosen(self, plan: ChunkPlan, key: KeyColumns, size: TableSize) -> ChunkPlan:
-        """The plan with the strategy that cuts the inside, and with an estimate of how many chunks it makes."""
+        """Return the plan with the strategy for the inside, and an estimate of the number of chunks."""
         strategy = self._settings.strategy
-        # Not for YEAR: the server treats a year below 100 as one of this century or the last.
+        # Not for YEAR, because the server treats a year below 100 as a year of this century or the last.
         years = any(column.shape.base == "year" for column in key.columns)
         lowest, highest = plan.inside
         whole_numbers = isinstance(lowest, int) and isinstance(highest, int) and not years
@@ -443,7 +447,7 @@ class ChunkPlanner:
         return replace(plan, phase=ChunkPlanPhase.SAMPLED, step=step, estimate=chunks)
 
     def _cut_on(self, connection: Connection[Any], plan: ChunkPlan, count: int) -> ChunkPlan:
-        """The plan with at least one more chunk of the inside."""
+        """Return the plan with at least one more chunk of the inside."""
         if plan.phase is ChunkPlanPhase.EVEN:
             return _cut_evenly(plan, count)
         assert plan.key is not None
@@ -454,7 +458,7 @@ class ChunkPlanner:
 
     def _indexed(self, connection: Connection[Any], key: KeyColumns) -> IndexedKey:
         if self._index is None:
-            # Several columns are the first ones of the primary key.
+            # A key of several columns has the first columns of the primary key.
             self._index = index_of(connection, self._table, key.columns[0].name) if key.alone else "PRIMARY"
         if self._index is None:
             raise NoIndexError(
@@ -465,7 +469,7 @@ class ChunkPlanner:
 
 
 def _cut_evenly(plan: ChunkPlan, count: int) -> ChunkPlan:
-    """Up to `count` chunks, each a step long."""
+    """Cut up to `count` chunks, each one step long."""
     for _ in range(count):
         lower, last = plan.inside
         assert isinstance(lower, int)

@@ -1,1 +1,1 @@
-"""Result sets of the binary protocol into Arrow."""
+"""Reads result sets of the binary protocol into Arrow."""

@@ -1,10 +1,11 @@
-"""Result sets to Arrow over the binary protocol of prepared statements, on the raw socket of a pymysql connection.
+"""Reads result sets into Arrow over the binary protocol of prepared statements, on the raw socket of a pymysql
+connection.
 
 The statement is prepared and executed once. Then bytes are received in bulk into one buffer, a compiled scan finds the
 packet boundaries, and a compiled loop decodes many packets at a time into a column arena (`columns.TableArena`, which
-the log uses, too: equal values give equal bytes; text comes in the columns' own character sets, so that the same code
-converts it). The binary protocol was chosen by measurement: the server sends about twice the rows per second of the
-text protocol and floats arrive exactly.
+the log uses, too, so that equal values give equal bytes; text comes in the columns' own character sets, so that the
+same code converts it). The binary protocol was chosen by measurement: the server sends about twice as many rows per
+second as with the text protocol, and floats arrive exactly.
 
 Theory of operation: ``recv → scan (packets complete?) → decode (arena full?) → batch``. A payload of 16 MB or more
 comes in several packets and is joined in the buffer first. The connection can be used again after the last batch, or
@@ -52,27 +53,31 @@ from raycdc.model import TableId
 
 #: The initial size of the buffer, and the most requested from the socket in one call.
 RECEIVE_BYTES = 1 << 20
-#: A row may be as long as the largest ``max_allowed_packet`` a server takes.
+#: The largest row: the largest ``max_allowed_packet`` that a server accepts.
 ROW_BYTES_MAX = 1 << 30
 
 
 class PacketReceiver:
-    """Bytes from the connection's socket in one growing buffer; packets between `start` and `end`.
+    """The receiver of packets: one growing buffer for bytes of the connection's socket, with packets from `start` to
+    `end`.
 
-    Bypasses pymysql's buffered reader, which is empty between commands.
+    It bypasses pymysql's buffered reader, which is empty between commands.
     """
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
         self.data = np.empty(RECEIVE_BYTES + loops.SLACK, np.uint8)
         self._memory: memoryview = self.data.data
-        #: First byte not consumed, end of the last complete packet, end of the bytes received.
+        #: The first byte that was not consumed, the end of the last complete packet, and the end of the bytes received.
         self.start = self.scanned = self.end = 0
         self.received = 0
         self._position = np.zeros(2, np.int64)
 
     def fill(self) -> None:
-        """Receive once, whatever there is. Raises OSError, and pymysql's OperationalError when the server left."""
+        """Receive once, as many bytes as there are.
+
+        Raises OSError, and pymysql's OperationalError if the server closed.
+        """
         if self._capacity - self.end < RECEIVE_BYTES // 4:
             self._make_room()
         count = self._connection._sock.recv_into(self._memory[self.end : self._capacity])
@@ -95,7 +100,7 @@ class PacketReceiver:
         """
         pieces, at = [], 0
         while True:
-            # Offsets count from `start`, which moves when room is made.
+            # Offsets count from `start`, because `start` changes when room is made.
             self._require(at + 4)
             header = self.start + at
             length = int.from_bytes(self.data[header : header + 3].tobytes(), "little")
@@ -117,7 +122,10 @@ class PacketReceiver:
         return out
 
     def next_packet(self) -> tuple[int, int]:
-        """(start, stop) of the next payload in `data`, consumed; raises the error of an error packet."""
+        """Consume the next packet, and return (start, stop) of its payload in `data`.
+
+        Raises the error of an error packet.
+        """
         self._require(4)
         length = int.from_bytes(self.data[self.start : self.start + 3].tobytes(), "little")
         if length == loops.PACKET_MAX:
@@ -157,14 +165,14 @@ class PacketReceiver:
         return len(self.data) - loops.SLACK
 
     def _require(self, count: int) -> None:
-        """Block until `count` bytes from `start` on are there; may move `start`."""
+        """Block until `count` bytes from `start` on were received. `start` may change."""
         while self.end - self.start < count:
             self.fill()
 
     def _make_room(self) -> None:
         held = self.end - self.start
         if held <= self._capacity // 2:
-            # Regions may overlap; numpy copies through a temporary where they do.
+            # Regions may overlap; numpy then copies through a temporary array.
             self.data[:held] = self.data[self.start : self.end].copy()
         else:
             if self._capacity > ROW_BYTES_MAX:
@@ -178,17 +186,18 @@ class PacketReceiver:
         self.start = 0
 
 
-#: Decode when this much is complete: large enough that a call's cost vanishes, small enough to stay in the cache.
+#: Decoding begins when this much is complete: enough for a low cost per call, and little enough to stay in the cache.
 DECODE_BYTES = 256 << 10
 #: The first byte of a request for a file (Protocol::LOCAL_INFILE_Request).
 _LOCAL_FILE = 0xFB
-#: COM_STMT_PREPARE_OK up to its count of parameters; the end of a Protocol::ColumnDefinition41.
+#: The least sizes of COM_STMT_PREPARE_OK up to its count of parameters, and of the end of a
+#: Protocol::ColumnDefinition41.
 _PREPARED_BYTES_MIN, _DEFINITION_BYTES_MIN = 9, 13
 
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """Type and flags of one column as the server announces them (Protocol::ColumnDefinition41)."""
+    """The type and flags of one column as the server announces them (Protocol::ColumnDefinition41)."""
 
     type_code: int
     unsigned: bool
@@ -196,8 +205,8 @@ class WireField:
 
 @dataclass(frozen=True, slots=True)
 class SentPlan:
-    """The arrays of `decode_rows` per column: bytes of its value (-1: its length comes first), and
-    how it is written.
+    """The arrays of `decode_rows` per column: the bytes of its value (-1: the value begins with its length), and the
+    plan.
     """
 
     steps: npt.NDArray[np.int64]
@@ -205,7 +214,7 @@ class SentPlan:
 
 
 def arena_for(table: MySqlTable, **limits: int) -> TableArena:
-    """An arena for result sets of `table`."""
+    """Return an arena for result sets of `table`."""
     return TableArena(table, **limits)
 
 
@@ -231,7 +240,7 @@ def stream_query(
         yield from _batches(receiver, plan_columns(fields, arena, str(table.id)), arena)
         finished = True
     except pymysql.Error as cause:
-        # An error packet ends the command; the session continues.
+        # An error packet ends the command, and the session continues.
         finished = not isinstance(cause, pymysql.err.InterfaceError) and connection.open
         raise query_error(connection, sql, cause) from cause
     except OSError as cause:
@@ -249,7 +258,10 @@ def stream_query(
 
 
 def query_cells(connection: Connection[Any], sql: str | bytes, count: int) -> tuple[npt.NDArray[np.int64], pa.Buffer]:
-    """The cells of a one-row result as (offsets, bytes); for rows of thousands of columns. NULL becomes empty."""
+    """Return the cells of a one-row result as (offsets, bytes), for rows of thousands of columns.
+
+    NULL becomes empty.
+    """
     receiver = PacketReceiver(connection)
     try:
         connection._execute_command(COMMAND.COM_QUERY, sql)
@@ -273,7 +285,7 @@ def query_cells(connection: Connection[Any], sql: str | bytes, count: int) -> tu
 
 
 def warm_up() -> None:
-    """Compile every loop of result sets (or find it compiled)."""
+    """Compile every loop of result sets, or load it from the cache."""
     arena = arena_for(MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int"),), ("id",)), rows_max=2)
     data, position, scratch = np.zeros(loops.SLACK, np.uint8), np.zeros(3, np.int64), Scratch.of(1)
     cells, plan = np.zeros(1, np.int64), np.zeros((1, blocks.P_SIZE), np.int64)
@@ -303,7 +315,7 @@ def plan_columns(fields: list[WireField], arena: TableArena, name: str) -> SentP
 
 
 def _batches(receiver: PacketReceiver, sent: SentPlan, arena: TableArena) -> Iterator[pa.RecordBatch]:
-    """Decode until the EOF packet. (start of next packet, rows, text bytes) live in `position`."""
+    """Decode until the EOF packet. `position` has (start of the next packet, rows, text bytes)."""
     position, after = np.zeros(3, np.int64), np.zeros(3, np.int64)
     scratch = Scratch.of(len(sent.steps))
     while True:
@@ -349,7 +361,7 @@ def _undecodable(arena: TableArena, rows: int, *, failed: bool) -> DataError:
 
 
 def _prepare(connection: Connection[Any], receiver: PacketReceiver, sql: str) -> int:
-    """COM_STMT_PREPARE; the statement's id. Its parameter and column definitions are skipped."""
+    """Send COM_STMT_PREPARE, and return the statement's id. Skip its parameter and column definitions."""
     connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
     begin, stop = receiver.next_packet()
     if receiver.data[begin] == _LOCAL_FILE and stop > begin:
@@ -364,7 +376,7 @@ def _prepare(connection: Connection[Any], receiver: PacketReceiver, sql: str) ->
 
 
 def _execute(connection: Connection[Any], receiver: PacketReceiver, statement: int) -> list[WireField]:
-    """COM_STMT_EXECUTE without a cursor; the columns' definitions."""
+    """Send COM_STMT_EXECUTE without a cursor, and return the columns' definitions."""
     connection._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
     begin, stop = receiver.next_packet()
     count = int(receiver.data[begin])

@@ -1,9 +1,9 @@
-"""Compiled loops over a result set of the binary protocol: packets to rows in a column arena.
+"""Decodes result sets of the binary protocol, compiled: packets to rows in a column arena.
 
-`resultset` receives bytes and calls these; nothing here allocates or holds the GIL. A row is
-``00, NULL bitmap, values`` (MySQL internals manual, "Binary Protocol Resultset Row"); how a value is written depends
-on the column's wire type, which `resultset.plan_columns` joined with the arena's column into a line of the plan. A walk
-finds the values of a block of rows, `values.block_loops` writes it.
+`resultset` receives bytes and calls these; nothing here allocates or holds the GIL. A row is ``00, NULL bitmap,
+values`` (MySQL internals manual, "Binary Protocol Resultset Row"); the form of a value depends on the column's wire
+type, which `resultset.plan_columns` combined with the arena's column into a line of the plan. A walk finds the values
+of a block of rows, and `values.block_loops` writes them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raycdc.connectors.mysql.values.arena_loops import COLUMN_DONE, COLUMN_FULL,
 from raycdc.connectors.mysql.values.block_loops import write_block
 from raycdc.core.compiled import helper, inlined, njit
 
-# Why `decode_rows` returned.
+# The reasons why `decode_rows` returned.
 NEED_MORE = 0
 BATCH_FULL = 1
 TEXT_FULL = 2
@@ -31,11 +31,12 @@ SCAN_MORE = 0
 SCAN_END = 1
 SCAN_LONG = 2
 
-#: Payload length that says "the payload continues in the next packet".
+#: The payload length if the payload continues in the next packet.
 PACKET_MAX = 0xFFFFFF
-#: Bytes that must be readable after the last packet: fixed-width reads are checked once per value, not per byte.
+#: The bytes that must be readable after the last packet, because fixed-width reads are checked once per value, not per
+#: byte.
 SLACK = 64
-#: Bytes of packets in a block, which stay in the cache until all columns are written.
+#: The bytes of packets in a block, which stay in the cache until all columns are written.
 _BLOCK_BYTES = 64 << 10
 
 
@@ -66,7 +67,7 @@ def scan_packets(data: Any, start: Any, end: int, position: Any) -> int:
 
 @inlined
 def _length_at(data: Any, at: Any) -> Any:
-    """Value and width of a length-encoded integer."""
+    """Return the value and the width of a length-encoded integer."""
     first = np.int64(data[at])
     if first < 251:
         return first, 1
@@ -81,7 +82,10 @@ def _length_at(data: Any, at: Any) -> Any:
 def _walk_row(
     data: Any, p: Any, stop: Any, steps: Any, i: Any, row: Any, at: Any, size: Any, valid: Any, has_null: Any
 ) -> Any:
-    """Note the values of the row ``data[p:stop]``; returns bytes of those whose length varies, -1 when damaged."""
+    """Note the values of the row ``data[p:stop]``.
+
+    Returns the bytes of values with variable length, -1 if it is damaged.
+    """
     count = len(steps)
     bitmap = p
     text = np.int64(0)
@@ -136,7 +140,7 @@ def _walk_packets(
     reason = NEED_MORE
     while packet + 4 < end:
         length = np.int64(data[packet]) | (np.int64(data[packet + 1]) << 8) | (np.int64(data[packet + 2]) << 16)
-        # A payload in several packets was joined by the caller, which says where it ends.
+        # The caller has joined a payload of several packets, and `end` is its end.
         stop = end if length == PACKET_MAX else packet + 4 + length
         if stop > end or length == 0:
             break
@@ -199,7 +203,7 @@ def decode_rows(
 
 @njit
 def split_cells(data: Any, start: Any, end: int, offsets: Any, lengths: Any) -> int:
-    """Offsets and lengths of the cells of one row of the text protocol (NULL: -1); returns how many there are."""
+    """Find the offsets and lengths of the cells of one row of the text protocol (NULL: -1). Returns their number."""
     at = start
     count = 0
     while at < end and count < offsets.shape[0]:

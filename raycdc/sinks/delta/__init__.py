@@ -1,1 +1,1 @@
-"""Delta Lake tables: files that tasks wrote, committed with the vector; `sink` is the way in."""
+"""Delta Lake tables: tasks write files, and a commit adds them together with the vector. `sink` is the entry point."""

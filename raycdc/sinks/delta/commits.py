@@ -1,13 +1,14 @@
 """Makes the commits of this pipeline to a Delta table through delta-rs, each with its vector.
 
 Called by `target`, `evolution` and `maintenance`, by one thread at a time per table. delta-rs refuses a *concurrent*
-commit of the same app but not a repeated version: each commit therefore checks the vector in the snapshot on which it
-is based. Two things are done here, because delta-rs does not do them:
+commit of the same app, but not one that repeats an app's version. Each commit therefore checks the vector in the
+snapshot on which it is based. Two properties of delta-rs need care:
 
-* It sees no conflict between replacing all rows and another writer's commit meanwhile (an OPTIMIZE would bring the old
-  rows back), so those commits are for the very next version or fail, and are tried again.
-* It keeps minima and maxima of decimals as 64-bit floats. Our tables have none (`raycdc.sinks.lakes.statistics`), and a
-  merge by a key of more than `EXACT_DIGITS` digits reads every file, whoever made the table.
+* It sees no conflict between replacing all rows and another writer's commit at the same time, and an OPTIMIZE would
+  bring the old rows back. A commit that replaces all rows is therefore only valid for the next version, and is retried
+  if it fails.
+* It stores minima and maxima of decimals as 64-bit floats. Our tables have no statistics of decimals
+  (`raycdc.sinks.lakes.statistics`), and a merge by a key of more than `EXACT_DIGITS` digits reads every file.
 
 `WriteChecks` decides if rows may be written to the table, and with which columns, by the layout and the constraints in
 the snapshot of the last refresh.
@@ -63,7 +64,7 @@ from raycdc.storage.files import delete, reading, relative
 
 
 class WriteChecks:
-    """See the module's docstring; of one table."""
+    """Checks if rows may be written to one table, and with which columns; see the module's docstring."""
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
@@ -79,7 +80,9 @@ class WriteChecks:
         return constraints
 
     def check_merge(self) -> None:
-        """Raise `SinkError` if rows cannot be updated as the table demands it."""
+        """Raise `SinkError` if the table has a generated column, which delta-rs does not compute when it updates
+        rows.
+        """
         if generated := self.constraints().generated:
             raise TargetModifiedError(
                 f"{self._target.location} has the generated column {generated[0]!r}, which delta-rs does not compute "
@@ -87,9 +90,9 @@ class WriteChecks:
             )
 
     def check_files(self, files: Sequence[DataFile]) -> None:
-        """Raise `SinkError` if staged files are not simply its rows.
+        """Raise `SinkError` if staged files cannot be added to the table as they are.
 
-        Its columns are mapped, or the files were written for other partitions than the table has by now.
+        The table may map its columns, or have other partitions than those for which the files were written.
         """
         if self._target.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             raise TargetModifiedError(
@@ -119,8 +122,8 @@ class WriteChecks:
 #: How often a commit is retried after it lost against another writer of the table (for example OPTIMIZE).
 CONFLICT_RETRIES = 5
 
-#: delta-rs makes a checkpoint with each commit whose version and one are a multiple of this property, and of that
-#: number where the table has none.
+#: The property that sets how often delta-rs makes a checkpoint, and its default: a commit makes one if its version plus
+#: one is a multiple of it.
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 CHECKPOINT_EVERY = 100
 
@@ -129,7 +132,10 @@ EXACT_DIGITS = 15
 
 
 class DeltaCommits:
-    """Commits to `target`, whose handle is fresh after each. Errors of delta-rs become `SinkError` naming the table."""
+    """Makes commits to `target`, whose handle is fresh after each.
+
+    Errors of delta-rs become `SinkError` naming the table.
+    """
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
@@ -168,7 +174,7 @@ class DeltaCommits:
             except Exception as cause:
                 if not is_the_tables(cause):
                     raise
-                # A store may have created the table and report an error or nothing; or it refused although nothing
+                # The store may have created the table although it reported an error, or may have refused although none
                 # existed.
                 if self._is_made(commit_metadata):
                     break
@@ -180,8 +186,8 @@ class DeltaCommits:
     def add_columns(self, fields: Sequence[pa.Field], commit_metadata: CommitMetadata) -> None:
         """Add nullable columns at the end.
 
-        The commits have no vector: after an interruption the missing columns are added, and the vector is written when
-        the whole change is done.
+        The commits have no vector, which is written when the whole change is complete. A retry adds columns that are
+        still missing.
         """
         zoneless = any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in fields)
 
@@ -202,7 +208,7 @@ class DeltaCommits:
         self._guarded("cannot get new columns", run, done)
 
     def set_options(self, options: Mapping[str, str]) -> None:
-        """Give the table these properties, if it has others, in a commit of their own that says nothing of epochs."""
+        """Set table properties that differ, in a separate commit without a vector."""
         if changed := self._target.lacking(options):
             self._guarded(
                 f"cannot have the properties {', '.join(changed)}",
@@ -211,7 +217,10 @@ class DeltaCommits:
             )
 
     def fill(self, defaults: Mapping[str, str], commit_metadata: CommitMetadata) -> None:
-        """Give each column (just added, null everywhere) its value, as SQL by column name, in one commit."""
+        """Set the values of columns that were just added and are null everywhere, in one commit.
+
+        `defaults` are SQL by column name.
+        """
         values = {quote(column): sql for column, sql in defaults.items()}
         empty = " AND ".join(f"{column} IS NULL" for column in values)
         self._committed(
@@ -226,7 +235,7 @@ class DeltaCommits:
         )
 
     def rewrite(self, columns: Sequence[RewrittenColumn], commit_metadata: CommitMetadata, *, empty: bool) -> None:
-        """Rewrite the table with `columns`, batch by batch, in one commit; with `empty` without its rows."""
+        """Rewrite the table with `columns`, batch by batch, in one commit. With `empty`, leave out all rows."""
 
         def run() -> None:
             schema = _moved_columns(
@@ -251,7 +260,7 @@ class DeltaCommits:
         self._committed(commit_metadata, "cannot be written with its new columns", run)
 
     def append(self, files: Sequence[DataFile], commit_metadata: CommitMetadata) -> None:
-        """Add staged Parquet files; without files it is an empty commit.
+        """Add staged Parquet files. Without files, make an empty commit.
 
         If the table has constraints, delta-rs writes the rows again and checks them, and the files are deleted.
         """
@@ -299,7 +308,7 @@ class DeltaCommits:
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
         left = self._target.ownership.left_behind(self._target.arrow().names, columns)
-        # A column that the source no longer has becomes null, in changed rows as in new ones.
+        # A column that the source no longer has becomes null in updated rows, as it does in new ones.
         updates = values | {quote(name): "NULL" for name in left}
         # Rewriting whole rows would lose the values of other writers' columns.
         whole = len(columns) + len(left) == len(self._target.arrow())
@@ -324,7 +333,7 @@ class DeltaCommits:
                 predicate=" AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in key),
                 source_alias="s",
                 target_alias="t",
-                # Keys in memory let it skip files by their statistics, where those can be trusted.
+                # If the keys are in memory, delta-rs skips files by their statistics, which must be exact for that.
                 streamed_exec=any(_is_wide(source.schema.field(name).type) for name in key),
                 commit_properties=self._properties(commit_metadata),
                 post_commithook_properties=hooks(self._target.table),
@@ -336,7 +345,7 @@ class DeltaCommits:
         self._committed(commit_metadata, "cannot be merged into", run)
 
     def add_rows(self, rows: pa.Table, commit_metadata: CommitMetadata) -> None:
-        """Append rows held in memory; columns that they lack are null."""
+        """Append rows held in memory. The table's other columns are null."""
         whole = self._write_checks.whole(rows)
         self._committed(
             commit_metadata,
@@ -351,8 +360,9 @@ class DeltaCommits:
         )
 
     def overwrite(self, rows: pa.Table, commit_metadata: CommitMetadata) -> None:
-        """Replace all rows by `rows` in one commit: a truncation and what came after it. Columns that they lack, as the
-        table kept them (lenient), are null.
+        """Replace all rows by `rows` in one commit: a truncation and the rows after it.
+
+        Columns of the table that `rows` do not have, because a lenient target keeps dropped columns, are null.
         """
         whole = self._write_checks.whole(rows)
         self._committed(
@@ -369,7 +379,7 @@ class DeltaCommits:
         )
 
     def mark(self, commit_metadata: CommitMetadata) -> None:
-        """Commit only the vector, unless the table has it already."""
+        """Commit only the vector, unless the table already holds it."""
         self._target.refresh()
         if not self._holds(commit_metadata):
             self.append([], commit_metadata)
@@ -379,7 +389,7 @@ class DeltaCommits:
     def _append_rows(
         self, files: Sequence[DataFile], constraints: TableConstraints, commit_metadata: CommitMetadata
     ) -> None:
-        """Add the rows of staged files, file by file, in one commit."""
+        """Append the rows of staged files, file by file, in one commit that checks the table's constraints."""
 
         def run() -> None:
             with reading(files[0].path) as first:
@@ -396,7 +406,8 @@ class DeltaCommits:
         delete(file.path for file in files)
 
     def _committed(self, commit_metadata: CommitMetadata, what: str, run: Callable[[], Any]) -> None:
-        """Run a commit until it is in the table, unless its vector is already there; lost races are retried.
+        """Run a commit until the table holds its vector. If another writer was faster, retry. Does nothing if it
+        already does.
 
         delta-rs detects commits between the snapshot and this one, even of this pipeline.
         """
@@ -417,7 +428,7 @@ class DeltaCommits:
                 raise self._target.error(what, cause) from cause
         self._target.refresh()
         if not self._holds(commit_metadata):
-            # A merge or update that changes nothing commits nothing; the vector must be written nevertheless.
+            # A merge or update that changes nothing makes no commit, but the vector must be written.
             self.append([], commit_metadata)
 
     def _is_made(self, commit_metadata: CommitMetadata) -> bool:
@@ -429,9 +440,9 @@ class DeltaCommits:
         return holds(self._target.vector(), commit_metadata.vector, self._target.name)
 
     def _guarded(self, what: str, run: Callable[[], Any], done: Callable[[], bool]) -> None:
-        """Run a commit without a vector until the table has the desired state; lost races are retried.
+        """Run a commit without a vector until the table has the desired state. If another writer was faster, retry.
 
-        A store may have made the commit although it reports an error.
+        A store may have accepted a commit for which it reported an error.
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             try:
@@ -447,7 +458,7 @@ class DeltaCommits:
                     raise self._target.error(what, cause) from cause
 
     def _configuration(self, schema: pa.Schema, partition_by: Sequence[str]) -> dict[str, str]:
-        """Properties of a table that we make."""
+        """Return the properties of a table that this pipeline creates."""
         return {CREATED_BY: self._target.app_id, **properties(schema, partition_by)}
 
     def _properties(
@@ -456,7 +467,7 @@ class DeltaCommits:
         """Return the properties of a commit.
 
         With `next_version`, the commit fails if another one came after its snapshot. With `made`, it creates the table,
-        whose id is not known yet. If it `replaces` a table, that table's mark must not stay.
+        whose id is not known yet. If it `replaces` a table, it also removes the earlier table's mark.
         """
         here = "" if made else self._target.id
         marks = [Transaction(mark_of(self._target.app_id), number_of(here))] if here else []
@@ -470,20 +481,19 @@ class DeltaCommits:
 
 
 def hooks(table: DeltaTable) -> PostCommitHookProperties:
-    """Return what delta-rs does after the next commit.
+    """Return the actions of delta-rs after the next commit: whether it deletes old commits from the log.
 
-    It deletes commits older than the log's retention only when it makes a checkpoint, because nothing can be deleted
-    before that, and each search lists the whole log. If another writer commits in between, a later checkpoint's commit
-    does it.
+    It does so only when it makes a checkpoint, because nothing can be deleted before that, and each search lists the
+    whole log. If another writer makes the checkpoint's commit, a later checkpoint deletes the old commits.
     """
     said = table.metadata().configuration.get(CHECKPOINT_INTERVAL, "")
     every = (int(said) if said.isdecimal() else 0) or CHECKPOINT_EVERY
     makes_checkpoint = (table.version() + 2) % every == 0
-    # None leaves it to the table's `delta.enableExpiredLogCleanup`.
+    # None means that the table's `delta.enableExpiredLogCleanup` decides.
     return PostCommitHookProperties(cleanup_expired_logs=None if makes_checkpoint else False)
 
 
-#: Metadata of a column: the epoch and generation whose change moved columns.
+#: Metadata of a column that names the epoch and generation whose change moved columns.
 MOVED = b"raycdc.moved"
 
 
@@ -491,7 +501,7 @@ def _moved_columns(wanted: pa.Schema, present: pa.Schema, commit_metadata: Commi
     """Return `wanted` with a mark that makes delta-rs see the difference to `present`.
 
     delta-rs considers the same columns in another order as the same schema, and would keep the table's. The first moved
-    column therefore notes its move in its metadata.
+    column therefore gets metadata about the move.
     """
     fields = list(wanted)
     moved = next((i for i, (new, old) in enumerate(zip(wanted, present, strict=False)) if new.name != old.name), None)
@@ -516,5 +526,5 @@ def _is_wide(arrow: pa.DataType) -> bool:
 
 
 def quote(name: str) -> str:
-    """An identifier in delta-rs's SQL."""
+    """Return an identifier in delta-rs's SQL."""
     return '"' + name.replace('"', '""') + '"'

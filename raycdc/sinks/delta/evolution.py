@@ -1,14 +1,14 @@
 """Carries out schema changes on a Delta table according to ``pipeline.schema_change``, in one commit.
 
-Called by `sink`. `raycdc.sinks.columns` plans the columns. New columns at the end are added as metadata; any
-other change (a wider type, a new name or position, a dropped column) rewrites the table, streamed through this process,
-because without Delta's column mapping there is no other way that every reader understands.
+Called by `sink`. `raycdc.sinks.columns` plans the columns. New columns at the end only change metadata. Any other
+change (a wider type, a new name or position, a dropped column) rewrites the table, streamed through this process,
+because the alternative, Delta's column mapping, is not supported by every reader.
 
-Within its epoch a change is done once: a rewriting commit carries the vector; an added column that exists already is
-emptied, and its values are set before the vector is written. Exchanged names must not be exchanged again by another
-epoch, which recovery ensures (`raycdc.state.recovery`).
+A change can be repeated within its epoch: a rewriting commit carries the vector, and a retry finds added columns and
+fills them before it writes the vector. An exchange of names must not be repeated in another epoch, which recovery
+prevents (`raycdc.state.recovery`).
 
-The module also checks the names, types and defaults that a Delta table can have; each refusal names a remedy.
+The module also checks names, types and defaults; each error names a solution.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def check_columns(work: TableCommit, wanted: pa.Schema) -> None:
 
 
 def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
-    """Raise `SinkError` if a column of the existing table has another type than ours, or is an unsuitable partition."""
+    """Raise `SinkError` if an existing table has a column of another type, or a partition column of an unsuitable
+    type.
+    """
     for field in target.arrow():
         if field.name in target.partition_columns and (invalid := unfit(field.name, field.type)):
             raise TargetExistsError(
@@ -73,7 +75,7 @@ def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
 
 
 def default_sql(target: TableId, column: Column) -> str:
-    """A constant default as delta-rs's SQL. Raises `SinkError` if it is no value of the column's type."""
+    """Return a constant default in delta-rs's SQL. Raises `SinkError` if it is not a value of the column's type."""
     assert column.default is not None
     check_constant(target, column)
     text = column.default.replace("'", "''")
@@ -85,7 +87,7 @@ def default_sql(target: TableId, column: Column) -> str:
         case TypeKind.BIT:
             return f"CAST('{text}' AS {'BIGINT' if column.type.length <= 63 else 'DECIMAL(20, 0)'})"
         case TypeKind.DATETIME | TypeKind.TIMESTAMP as kind:
-            # A CAST would go through nanoseconds, which end in the year 2262.
+            # A CAST would use nanoseconds, whose range ends in the year 2262.
             zone = "None" if kind is TypeKind.DATETIME else 'Some("UTC")'
             return f"arrow_cast('{text}', 'Timestamp(Microsecond, {zone})')"
         case kind:
@@ -95,14 +97,14 @@ def default_sql(target: TableId, column: Column) -> str:
 def evolve(
     target: DeltaTarget, work: TableCommit, wanted: pa.Schema, commit_metadata: CommitMetadata, rules: ChangeRules
 ) -> None:
-    """Carry ``work.changes`` out on the table, and write the vector of `commit_metadata` with them."""
+    """Apply ``work.changes`` to the table, and write the vector of `commit_metadata` with the last commit."""
     commits, present = DeltaCommits(target), target.arrow()
     plan = plan_columns(DELTA, list(present), work, list(wanted), rules)
     planned = plan.columns
     _check_partitions(target, planned, plan.events)
     if rules.upsert:
-        # Written before all changes: after a crash in between, a note may exist for a column that the source still has,
-        # where it has no effect.
+        # The note is written before all changes. After a crash in between, it may name a column that the source still
+        # has; it has no effect then.
         commits.set_options(target.ownership.note_after(work.changes, plan.names, work.schema.arrow().names))
     added = [p for p in planned if p.values_of is None]
     if [p.values_of for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
@@ -129,7 +131,7 @@ def _same_fields(planned: Sequence[LakeColumn], present: pa.Schema) -> bool:
 
 
 def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events: Sequence[SchemaChangeEvent]) -> None:
-    """Check that partition columns are unchanged, except for a wider type."""
+    """Raise `SinkError` if a partition column is dropped, renamed or created again, or gets an unsuitable type."""
     kept = {p.name for p in planned if p.values_of == p.name}
     added = {event.column.name for event in events if isinstance(event, AddColumnEvent)}
     for name in target.partition_columns:
@@ -145,10 +147,10 @@ def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events
 
 
 def _fill(commits: DeltaCommits, name: TableId, added: Sequence[Column], commit_metadata: CommitMetadata) -> None:
-    """Set the values of existing rows to those of the source's: the constant default of an added column.
+    """Set the constant defaults of added columns in existing rows, as the source did.
 
-    This depends on the changes and not on what is missing, because an earlier attempt may have added the column and
-    died before this.
+    All added columns are filled, not only those that this attempt added, because an earlier attempt may have died
+    before this.
     """
     values = {column.name: default_sql(name, column) for column in added if column.default is not None}
     if values:

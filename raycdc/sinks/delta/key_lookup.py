@@ -1,6 +1,7 @@
-"""Rows of a Delta table by their keys, read from its files: those whose footers do not rule the keys out.
+"""Reads rows of a Delta table by their keys from its files, except files whose footers rule the keys out.
 
-For tables that this pipeline alone writes to. A row group costs its key columns, and all of it only where it has a key.
+For tables that only this pipeline writes to. Of each row group, the key columns are read, and the rest only if it has
+one of the keys.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from raycdc.storage.files import AnyPath, reading
 
 
 def rows_with(target: DeltaTarget, keys: pa.Table) -> pa.Table:
-    """Return the rows, as of the last `refresh`, that have one of `keys`; occasionally also others."""
+    """Return the rows, as of the last `refresh`, that have one of `keys`. The result may contain a few other rows."""
     schema = target.arrow()
     files = snapshot_files(target.table)
     if files is None:
@@ -48,7 +49,8 @@ def _of_file(path: AnyPath, names: Sequence[str], hashes: np.ndarray, bounds: An
             hits = [np.isin(key_hashes(batch, names), hashes) for batch in there.to_batches()]
             mask = np.concatenate(hits) if hits else np.zeros(0, np.bool_)
             if mask.any():
-                # Cast to the table's types first: the types in files of delta-rs may differ, and cannot be filtered.
+                # Cast to the table's types before filtering, because files of delta-rs may have types that cannot be
+                # filtered.
                 found.append(in_types(file.read_row_group(group), schema).filter(pa.array(mask)))
     return found
 
@@ -58,7 +60,7 @@ def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def _bounds(keys: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    """The least and the greatest key, of types whose order every writer's footers agree on."""
+    """Return the least and the greatest key; None for types whose order differs between writers."""
     kind = keys.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
         return None

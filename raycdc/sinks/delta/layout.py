@@ -1,9 +1,8 @@
-"""The possible layouts of a Delta table: partition columns, their values in its log, and properties. Pure.
+"""The layouts that a Delta table can have: its partition columns, the form of their values, and its properties. Pure.
 
-A partition's value is text in the log and nowhere else: the column is not in the data files. Therefore only types are
-allowed whose text every reader parses to the same value. An empty text is refused, because every reader treats it as
-NULL; so is a text that cannot be a folder name, because other writers of the table (including a merge by Spark) name
-folders by it.
+The value of a partition column exists only as text in the log, and not in the data files. Only types are allowed whose
+text every reader parses to the same value. An empty text is refused, because every reader takes it for NULL. A text
+that cannot be a folder name is refused, because other writers (including a merge by Spark) name folders by it.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ from raycdc.plugins import did_you_mean
 #: The folder of rows that have no value, as Hive, Spark and delta-rs call it.
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
-#: The length limit of a folder name in bytes: file systems allow 255, and every writer builds one from column and
-#: value.
+#: The most bytes of a folder name, which writers build from column and value. File systems allow 255.
 _FOLDER_BYTES_MAX = 250
 
 
-#: Properties that change nothing of how rows are read and written here.
+#: Properties that do not affect how raycdc reads and writes rows.
 OPTIONS = frozenset(
     {
         "delta.autoOptimize.autoCompact",
@@ -44,14 +42,14 @@ OPTIONS = frozenset(
         "delta.tuneFileSizesForRewrites",
     }
 )
-#: Properties that Spark sets itself, because they change what readers must support. delta-rs would require more of
-#: readers.
+#: Properties that are set by Spark, because they change which features readers must support, and delta-rs would require
+#: more features.
 BY_SPARK = frozenset({"delta.enableDeletionVectors"})
 
-#: The values of properties that a table does not name.
+#: The defaults of properties that a table does not have.
 ABSENT = {"delta.enableDeletionVectors": "false"}
 
-#: Why others are not for a configuration.
+#: The reasons why a configuration cannot set certain other properties.
 _REFUSED: dict[str, str] = {
     "delta.appendOnly": "a truncation could not empty the table",
     "delta.columnMapping.mode": "data files have the names of the table's columns",
@@ -62,7 +60,7 @@ _REFUSED: dict[str, str] = {
 
 
 def no_layout(layout: TableLayout, schema: TableSchema) -> str:
-    """Return why a Delta table of `schema` cannot have this layout; empty if it can."""
+    """Return the reason why a Delta table of `schema` cannot have this layout; empty if it can."""
     for field in layout.partitions:
         if field.kind != "identity":
             return (
@@ -90,12 +88,12 @@ def no_layout(layout: TableLayout, schema: TableSchema) -> str:
 
 
 def set_by_us(layout: TableLayout) -> dict[str, str]:
-    """The properties asked for but those `BY_SPARK`."""
+    """Return the requested properties without those that are set `BY_SPARK`."""
     return {name: value for name, value in layout.options if name not in BY_SPARK}
 
 
 def unfit(name: str, arrow: pa.DataType) -> str:
-    """Return why a column of this type cannot partition a table; empty if it can."""
+    """Return the reason why a column of this type cannot partition a table; empty if it can."""
     kinds = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)
     if any(is_one(arrow) for is_one in kinds):
         return ""
@@ -106,7 +104,7 @@ def unfit(name: str, arrow: pa.DataType) -> str:
 
 
 def value_text(value: Any) -> str | None:
-    """A partition's value as the log has it."""
+    """Return the text of a partition's value in the log."""
     match value:
         case None:
             return None
@@ -119,7 +117,7 @@ def value_text(value: Any) -> str | None:
 
 
 def partition_values(names: Sequence[str], values: Sequence[Any], target: str) -> dict[str, str | None]:
-    """Return the values of one partition as in the log. Raises `DataError` for an impossible one."""
+    """Return the values of one partition as text. Raises `DataError` for a value that cannot partition a table."""
     for name, value in zip(names, values, strict=True):
         if invalid := _why_invalid(name, value):
             raise _refused(target, name, invalid)
@@ -127,7 +125,7 @@ def partition_values(names: Sequence[str], values: Sequence[Any], target: str) -
 
 
 def check_days(rows: pa.Table, names: Sequence[str], target: str) -> None:
-    """Raise `DataError` if a row has a day in one of the columns `names` that no partition may have."""
+    """Raise `DataError` if a row has a date outside the years 1 to 9999 in one of the columns `names`."""
     for name in names:
         is_day = name in rows.column_names and pa.types.is_date(rows.schema.field(name).type)
         if is_day and beyond_calendar(rows.column(name)):
@@ -135,16 +133,18 @@ def check_days(rows: pa.Table, names: Sequence[str], target: str) -> None:
 
 
 def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
-    """Raise `DataError` if a row has an impossible partition value in one of the columns `names` that it has."""
+    """Raise `DataError` if a row has a value that cannot partition a table in one of the columns `names`, as far as
+    `rows` have them.
+    """
     check_days(rows, names, target)
     for name in names:
         if name not in rows.column_names or not pa.types.is_string(rows.schema.field(name).type):
             continue
         texts = rows.column(name)
         sizes = pc.binary_length(texts)
-        # Each byte is three characters of a folder's name at most.
+        # A byte becomes at most three characters of a folder's name, so shorter texts need no check.
         sure = max(0, (_FOLDER_BYTES_MAX - len(_escaped(name)) - 1) // 3)
-        # The text that stands for NULL has its own length, too.
+        # Texts of the length of the text that stands for NULL are checked, too.
         uneven_sizes = pc.or_(pc.equal(sizes, 0), pc.equal(sizes, len(NO_VALUE)))
         unsure = texts.filter(pc.or_(uneven_sizes, pc.greater(sizes, sure)))
         for text in unsure.unique().to_pylist():
@@ -153,9 +153,10 @@ def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
 
 
 def folder_of(values: Mapping[str, str | None]) -> str:
-    """The folder of a partition's files, below the table's: ``country=AT/day=2024-02-29``; empty without partitions.
+    """Return the folder of a partition's files, relative to the table's: ``country=AT/day=2024-02-29``; empty without
+    partitions.
 
-    Readers go by the log. Every character that is not plain is written as %XX.
+    Readers use the values in the log, not those in the folder's name. Special characters are written as %XX.
     """
     return "/".join(f"{_escaped(name)}={NO_VALUE if text is None else _escaped(text)}" for name, text in values.items())
 
@@ -165,7 +166,7 @@ def _escaped(text: str) -> str:
 
 
 def _why_invalid(name: str, value: Any) -> str:
-    """Return why no partition can have this value; empty if one can."""
+    """Return the reason why a partition cannot have this value; empty if it can."""
     if value == "":
         return "an empty text, for which every reader would see NULL"
     if value == NO_VALUE:

@@ -1,8 +1,8 @@
-"""Where a Delta table is, in delta-rs's words: its folder on this machine, or its URL and how to reach that.
+"""The location of a Delta table for delta-rs: a folder of this machine, or a URL with the options to reach it.
 
-Every commit to a store is one conditional put of delta-rs's (``aws_conditional_put`` of S3 is ``etag``, as other stores
-need nothing said). Spark never writes there: delta-spark 4.4 puts a commit without any condition, and two writers
-overwrite each other's.
+Each commit to a store is one conditional put by delta-rs (``aws_conditional_put`` is ``etag`` for S3; other stores need
+no option). Spark never writes to a store, because delta-spark 4.4 puts commits without a condition, so two writers
+would overwrite each other's.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from deltalake import DeltaTable
 from raycdc.storage.files import AnyPath, StorePath, each_below, is_there, names_in
 from raycdc.storage.settings import delta_options
 
-#: A file that was staged in the folder of a partition (`raycdc.sinks.delta.tasks`), below the table's.
+#: The path, relative to the table's folder, of a file that was staged for a partition (`raycdc.sinks.delta.tasks`).
 _STAGED = re.compile(r"([^/=]+=[^/]*/)+part-[0-9]{5}-[0-9]{10}-[0-9a-f-]{36}\.snappy\.parquet")
 
-#: The number of files of a partition that are checked for such names.
+#: The most files of a partition whose names are checked.
 _LISTED_MAX = 10_000
 
 
@@ -30,15 +30,16 @@ def storage_options(path: AnyPath) -> dict[str, str] | None:
 def is_table(path: AnyPath) -> bool:
     """Return True if a Delta table exists there. Raises `OSError` if a store is unreachable."""
     if isinstance(path, StorePath):
-        # delta-rs keeps all threads of the process waiting while it asks a store (deltalake 1.6).
+        # delta-rs blocks all threads of the process while it queries a store (deltalake 1.6).
         return any(name.endswith((".json", ".parquet")) for name in names_in(path / "_delta_log"))
     return DeltaTable.is_deltatable(str(path))
 
 
 def foreign(path: AnyPath) -> str:
-    """Return a file in a folder without a table that raycdc did not stage and readers would not skip; empty if none.
+    """Return a file in a folder without a Delta table that another program wrote and readers would not skip; empty if
+    none.
 
-    Staged files may remain when a table was deleted, or was never created.
+    Files that raycdc staged may remain after a table was deleted, or if it was never created.
     """
     for name in names_in(path):
         if name.startswith(("_", ".", "part-")):
@@ -54,7 +55,7 @@ def foreign(path: AnyPath) -> str:
 
 
 def _is_staged(file: str) -> bool:
-    """Return True if it is a staged file, or the remains of one whose writer died."""
+    """Return True if raycdc staged the file, or if it is an incomplete file whose writer died."""
     return file.rpartition("/")[2].startswith(".") or _STAGED.fullmatch(file) is not None
 
 
@@ -63,10 +64,10 @@ def _is_file(path: AnyPath) -> bool:
 
 
 def table_at(path: AnyPath, version: int | None = None) -> DeltaTable:
-    """The table as of a version, or of the newest."""
+    """Return the table at a version (None: the newest)."""
     return opened_with(storage_options(path), path, version)
 
 
 def opened_with(options: dict[str, str] | None, path: AnyPath, version: int | None = None) -> DeltaTable:
-    """`table_at`, reached by `options`, which the table keeps: keys may be others when they are read once more."""
+    """Return the table like `table_at`, opened with `options`, which it keeps even if the store's keys change."""
     return DeltaTable(str(path), version=version, storage_options=options)

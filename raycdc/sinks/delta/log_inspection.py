@@ -1,6 +1,6 @@
 """Checks a Delta table's log independently of delta-rs.
 
-It checks that commits are durable on disk, that the log is the one read before, and that no other writer removed or
+It makes commits durable, and checks that the log is the one that was read before, and that no other writer removed or
 changed rows. Called by `DeltaTarget` after each refresh, on its thread; reads the commits that are new since the last
 call.
 """
@@ -26,10 +26,11 @@ from raycdc.sinks.lakes.ownership import COMPARED_BYTES_MAX, are_kept
 from raycdc.state.files.folder import sync_folder
 from raycdc.storage.files import AnyPath, StorePath, content, identity, is_there
 
-#: The numbers of commits that a new watch searches for the pipeline's last one, one after the other; None is all.
+#: The numbers of commits in which a new watch searches for the pipeline's last one, tried in this order; None means
+#: all.
 _DEPTHS: tuple[int | None, ...] = (10, 1_000, None)
 
-#: Operations that replace or remove rows, whatever their counts say.
+#: Operations that replace or remove rows, even if the numbers of rows do not show it.
 _REPLACING = frozenset({"DELETE", "TRUNCATE", "OVERWRITE", "CREATE OR REPLACE TABLE", "REPLACE TABLE"})
 
 
@@ -43,9 +44,9 @@ class CommitInfo(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommit:
-    """A commit of the log: operation, author, and the files that it removed and added because their rows changed.
+    """A commit of the log, with the files that it removed and added, as far as it changed their rows.
 
-    `of_raycdc` says if a pipeline of raycdc made it; `rows_added` is None if a file lacks its count.
+    `of_raycdc` says that a pipeline of raycdc made it. `rows_added` is None if a file lacks its number of rows.
     """
 
     version: int
@@ -58,13 +59,13 @@ class DeltaCommit:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A commit as delta-rs lists it."""
+    """The header of a commit in the log."""
 
     version: int
     operation: str
     of_raycdc: bool
     ours: bool
-    #: The app transactions in it, by app; None if one of this pipeline may have been missed.
+    #: The versions of app transactions by app; None if one of this pipeline may have been missed.
     transactions: Mapping[str, int] | None
 
 
@@ -78,26 +79,30 @@ class AppTransactions:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The rows that others took away since this pipeline's last commit: whether they did so by a RESTORE."""
+    """The loss of rows that other writers removed since this pipeline's last commit.
+
+    `restored` says that one used RESTORE.
+    """
 
     restored: bool
 
 
 class LogWatch:
-    """The watch of one table handle. `app_id` is the pipeline's, as its commits carry it."""
+    """Watches the log of one table handle. `app_id` is the id that the pipeline's commits carry."""
 
     def __init__(self, path: AnyPath, app_id: str) -> None:
         self._path = path
         self._app_id = app_id
         self._seen: int | None = None
-        #: The file of the newest commit seen, as the file system describes it.
+        #: The identity of the newest commit's file, as the storage reports it.
         self._file: tuple[object, ...] | None = None
-        #: Commits of others that may have changed rows, kept until a caller that knows the columns checks them.
+        #: Commits of other writers that may have changed rows. They are checked by `changed`, whose caller knows the
+        #: columns.
         self._doubted: list[DeltaCommit] = []
         #: Commits of others that removed rows since the pipeline's last one: a later RESTORE may bring the rows back.
         self._suspects: list[DeltaCommit] = []
-        #: Files of the pipeline's last commit that were missing at the first check: its driver may have died before it
-        #: checked them itself.
+        #: Files of the pipeline's last commit that were missing at the first check, because its driver may have died
+        #: before it checked them.
         self.lost: list[str] = []
         #: The transactions of the commits that the last inspection found; None if it could not read all of them.
         self.transactions: AppTransactions | None = None
@@ -105,18 +110,18 @@ class LogWatch:
         self._read: dict[int, list[str]] = {}
 
     def is_another(self) -> bool:
-        """Return True if the log is not the one of the last check: the table was deleted or created again.
+        """Return True if the log is not the one of the last inspection, because the table was deleted or created again.
 
-        Also True if the newest commit of that check was only in a checkpoint, or was deleted before it, because then
-        nothing can be proved.
+        Also True if the newest commit at that time was only in a checkpoint, or is deleted by now, because then nothing
+        can be proved.
         """
         return self._seen is not None and (self._file is None or self._identity(self._seen) != self._file)
 
     def is_newest(self, version: int) -> bool:
-        """Return True if a local log has the commit of that version and certainly none after it.
+        """Return True if a local log certainly has the commit of that version and none after it.
 
-        In a store, a listing costs no more than a file. If there is a checkpoint after it, a cleanup may be in
-        progress.
+        Always False for a store, where a listing costs no more than a file. Also False if there is a newer checkpoint,
+        because a cleanup may be deleting commits.
         """
         if isinstance(self._path, StorePath) or is_there(self._log_file(version + 1)):
             return False
@@ -144,7 +149,8 @@ class LogWatch:
         if self._seen is None and known and known[-1].ours and (missing := self._absent(commits[0].added)):
             self.lost = sorted(missing & _files(table).keys())
         self._seen, self._file = version, self._identity(version)
-        # Pipelines that share a table keep to the same rules, and maintenance only moves rows.
+        # Commits of raycdc are trusted: pipelines that share a table follow the same rules, and maintenance only moves
+        # rows.
         others = [commit for commit in commits if not commit.of_raycdc and commit.operation != "OPTIMIZE"]
         ours = max((entry.version for entry in known if entry.ours), default=-1)
         suspects = [
@@ -182,7 +188,7 @@ class LogWatch:
         return self._path / "_delta_log" / f"{version:020d}.json"
 
     def _since_ours(self, table: DeltaTable) -> Sequence[_Entry]:
-        """The newest commits, the newest first, back to the pipeline's last one."""
+        """Return the newest commits, newest first, back to the pipeline's last one."""
         entries: list[_Entry] = []
         for count in _DEPTHS:
             entries = self._history(table, count)
@@ -194,20 +200,20 @@ class LogWatch:
         return entries
 
     def _history(self, table: DeltaTable, count: int | None) -> list[_Entry]:
-        # delta-rs' history takes most of a check's time and blocks all threads of the process (deltalake 1.6); the
-        # commit files are read anyway for their added files.
+        # The commit files are read here, because delta-rs' history is slow and blocks all threads of the process
+        # (deltalake 1.6). The files are needed anyway for their added files.
         newest, entries = table.version(), []
         for version in range(newest, -1 if count is None else max(-1, newest - count), -1):
             try:
                 lines = self._read[version] = content(self._log_file(version)).decode().split("\n")
             except FileNotFoundError:
-                break  # Cleaned up, and so are those before it.
+                break  # The commit was cleaned up, and so were earlier ones.
             infos = [json.loads(line)["commitInfo"] for line in lines if line.startswith('{"commitInfo"')]
             entries.append(self._entry(version, infos[0] if infos else CommitInfo(), lines))
         return entries
 
     def _entry(self, version: int, info: CommitInfo, lines: Sequence[str]) -> _Entry:
-        """A commit as its ``commitInfo``, and the transactions in its `lines`, describe it."""
+        """Return the header of a commit from its ``commitInfo`` and the transactions in its `lines`."""
         operation = str(info.get("operation") or "").upper()
         mode = str((info.get("operationParameters") or {}).get("mode") or "").upper()
         note = _note(info.get("userMetadata"))
@@ -216,21 +222,24 @@ class LogWatch:
         replaces = operation == "WRITE" and mode == "OVERWRITE"
         found = [json.loads(line)["txn"] for line in lines if line.startswith('{"txn"')]
         transactions = {str(txn["appId"]): int(txn["version"]) for txn in found}
-        # Another writer may format its lines differently.
+        # A line of another writer that names the app in another format cannot be evaluated.
         unclear = self._app_id not in transactions and any(self._app_id in line for line in lines)
         operation = mode if replaces else operation
         return _Entry(version, operation, of_raycdc, ours, None if unclear else transactions)
 
     def _synced(self, entry: _Entry) -> DeltaCommit:
-        """Return a commit after making it and its added files durable, for commits of any writer."""
+        """Return a commit with its files, after making it and its added files durable.
+
+        This is done for commits of any writer.
+        """
         log = self._log_file(entry.version)
         try:
-            # Texts in it may have line separators of Unicode, at which `splitlines` would cut, too.
+            # `splitlines` would also split at Unicode line separators within texts.
             lines = self._read.pop(entry.version, None) or content(log).decode().split("\n")
         except FileNotFoundError:
             return DeltaCommit(
                 entry.version, entry.operation, entry.of_raycdc
-            )  # Cleaned up: it is part of a checkpoint.
+            )  # The commit was cleaned up and is part of a checkpoint.
         added = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
         removed = [json.loads(line)["remove"] for line in lines if line.startswith('{"remove"')]
         if isinstance(log, Path) and isinstance(self._path, Path):
@@ -246,16 +255,13 @@ class LogWatch:
         )
 
     def _sync(self, log: Path, files: Sequence[Path], table: Path) -> None:
-        """Sync the files.
-
-        In a store, everything that was acknowledged is durable; in a local folder, only synced files are.
-        """
+        """Sync a commit and its added files to disk, with the folders that contain them."""
         for path in [log, *files]:
-            with suppress(FileNotFoundError), path.open("rb") as file:  # Vacuumed meanwhile.
+            with suppress(FileNotFoundError), path.open("rb") as file:  # A vacuum may have deleted the file.
                 os.fsync(file.fileno())
-        # The table's folder changes with added files, and when the log's folder is created.
+        # The table's folder changes if files are added to it, and when the log's folder is created.
         folders = {log.parent, table} if files or self._seen is None else {log.parent}
-        # Folders of partitions may be new, and so may the folders they are in.
+        # The folders of partitions may be new, on every level.
         for folder in {path.parent for path in files} - folders:
             folders.update(above for above in (folder, *folder.parents) if above.is_relative_to(table))
         for folder in folders:
@@ -263,7 +269,7 @@ class LogWatch:
                 sync_folder(folder)
 
     def _takes_rows(self, commit: DeltaCommit) -> bool:
-        """Return True if `commit` removes rows, and does not merely change or move them."""
+        """Return True if `commit` removes rows, instead of only changing or moving them."""
         if commit.operation == "RESTORE":
             return True
         if not commit.removed:
@@ -272,7 +278,7 @@ class LogWatch:
             return True
         before = self._rows_at(commit.version - 1)
         counts = [before.get(path) for path in commit.removed]
-        # If the writer gives no number of rows, the contents are compared.
+        # Without numbers of rows, `changed` compares the contents.
         if commit.rows_added is None or None in counts:
             return False
         return sum(count or 0 for count in counts) > commit.rows_added
@@ -280,7 +286,7 @@ class LogWatch:
     def _keeps_rows(self, commit: DeltaCommit, columns: Collection[str]) -> bool:
         """Return True if each rewritten row still exists after the commit, compared by `columns`.
 
-        A commit that cannot be read any more, or that rewrote too much to compare, is trusted.
+        Also True for a commit that cannot be read any more, or that rewrote too much to compare.
         """
         try:
             old, new = (table_at(self._path, commit.version - back) for back in (1, 0))
@@ -297,7 +303,7 @@ class LogWatch:
             return True
 
     def _has_all_of(self, table: DeltaTable, version: int) -> bool:
-        """Return True if `table` has all rows of an older version of it."""
+        """Return True if `table` has all data files of an older version of it, and so all its rows."""
         if version < 0 or has_vectors(table):
             return False
         return self._rows_at(version).keys() <= _files(table).keys()
@@ -305,7 +311,7 @@ class LogWatch:
     def _rows_at(self, version: int) -> Mapping[str, int | None]:
         """Return the data files of an older version with their numbers of rows.
 
-        No real file if it cannot be read any more.
+        If it cannot be read any more, return a name that no file has.
         """
         try:
             return _files(table_at(self._path, version))
@@ -342,7 +348,7 @@ def _rows_of(statistics: str | None) -> int | None:
 
 
 def _note(text: str | None) -> Mapping[str, object]:
-    """Return a commit's user metadata if it is a note like ours."""
+    """Return a commit's user metadata if it is a JSON object like raycdc's; empty otherwise."""
     try:
         note = json.loads(text or "null")
     except ValueError:

@@ -1,15 +1,14 @@
 """Scheduled maintenance of Delta tables: compacts small files, and deletes files that are no longer needed.
 
 Called by `raycdc.sinks.delta.sink` after a commit; `raycdc.sinks.lakes.maintenance` decides what is done, and when. Its
-commit is for the very next version of the table after the one that it read.
+commit is only valid for the version of the table right after the one that it read.
 
-Work beyond moving rows of plain files (deletion vectors, sorting) is done by Spark's OPTIMIZE.
+Spark's OPTIMIZE does any work beyond moving rows of plain files (deletion vectors, sorting).
 
 Compaction replaces small files by large ones. Rows are streamed from file to file in their order, partition by
-partition, without interpreting them. delta-rs's own compaction is not used: two concurrent ones do not detect each
-other, and each adds the rows of the same files (deltalake 1.6). Here the commit is for the very next version. If
-removing files may count as a change of data, as in upsert tables, it is marked so, so that another writer's compaction
-that began earlier detects it.
+partition, without interpreting them. delta-rs's own compaction is not used, because two concurrent ones do not detect
+each other, and each adds the rows of the same files (deltalake 1.6). In upsert tables, removing files is marked as a
+change of data, so that another writer's compaction that began earlier detects it.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ from raycdc.sinks.lakes.unreachable import is_absent, is_refused
 from raycdc.sinks.tasks import write_parquet_file
 from raycdc.storage.files import AnyPath, reading, relative
 
-#: Rows in memory at once.
+#: The most rows in memory.
 BATCH_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaCompaction:
-    """The actions of a commit, none when there is nothing to do; `whole` when nothing more would be left."""
+    """The actions of a commit; none if there is nothing to do. `whole` says that no small files remain after it."""
 
     actions: list[Action]
     whole: bool
@@ -61,9 +60,10 @@ class DeltaCompaction:
 def compaction(
     table: DeltaTable, folder: AnyPath, *, target_bytes: int, run_bytes: int, data_change: bool
 ) -> DeltaCompaction | None:
-    """Write large files for small ones of the snapshot of `table`, of `run_bytes` in total.
+    """Write large files from small ones of the snapshot of `table`, up to `run_bytes` in total.
 
-    Returns None if its files are not simply its rows. A failed commit leaves files that are never read.
+    Returns None if the table's files do not simply contain its rows. If the commit fails, the new files remain and are
+    never read.
     """
     files = snapshot_files(table) if is_plain(table) else None
     if files is None:
@@ -119,7 +119,7 @@ def _rows(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema) -> 
 
 
 class DeltaMaintenance:
-    """The maintenance of one sink's tables; it keeps no state of a table."""
+    """The maintenance of one sink's tables. It keeps no state about a table except its schedule."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class DeltaMaintenance:
         clock: Callable[[], float] = time.time,
         warn: Callable[[str], None] = ignore_text,
     ) -> None:
-        """Raise `ConfigError` if the options want Spark and there is none."""
+        """Create it. Raises `ConfigError` if the options need Spark and there is no session."""
         if options.z_order and session is None:
             raise ConfigError(NO_SPARK_ORDER)
         self._options = options
@@ -139,7 +139,7 @@ class DeltaMaintenance:
         self._schedule = MaintenanceSchedule(options.every, clock, warn)
 
     def after_commit(self, target: DeltaTarget, generation: int) -> None:
-        """Optimise the table if it is due. Raises `SinkError` for errors that no other writer caused."""
+        """Optimise the table if maintenance is due. Raises `SinkError` for errors that no other writer caused."""
         mark = target.path / "_raycdc" / MARK
         self._schedule.run(target, mark, generation, lambda run_bytes: self._done(target, run_bytes))
 
@@ -148,7 +148,7 @@ class DeltaMaintenance:
             reach("before_optimize")
             done = self._optimize(target, run_bytes)
             reach("after_optimize")
-            # The new files are on the disk before anything older goes.
+            # The refresh syncs the new files, before the vacuum deletes any file.
             target.refresh()
             if self._options.vacuum is not None:
                 self._vacuum(target, self._options.vacuum)
@@ -166,12 +166,12 @@ class DeltaMaintenance:
     def _optimize(self, target: DeltaTarget, run_bytes: int) -> bool:
         """Optimise the table; return True if nothing is left to do."""
         fields = {field.name: field.type for field in target.arrow() if field.name not in target.partition_columns}
-        # By other columns no file could be left out: they have no bounds.
+        # Sorting by columns without statistics would not let readers skip files.
         order = [name for name in self._options.z_order if name in fields and has_bounds(fields[name])]
         found = None
         if not order:
             size = self._options.target_file
-            # A changelog may be read as a stream, which wants no changes but new rows.
+            # A changelog may be read as a stream, which fails on commits that change data.
             found = compaction(
                 target.table, target.path, target_bytes=size, run_bytes=run_bytes, data_change=self._upsert
             )
@@ -193,7 +193,10 @@ class DeltaMaintenance:
         return found.whole
 
     def _vacuum(self, target: DeltaTarget, retention: timedelta) -> None:
-        """Only files that commits removed: those of an epoch that is being staged are in no commit yet."""
+        """Delete files that commits removed and that are older than `retention`.
+
+        Files that are in no commit stay, because they may belong to an epoch that is being staged.
+        """
         hours = math.ceil(retention.total_seconds() / 3600)
         target.table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=False)
         target.refresh()

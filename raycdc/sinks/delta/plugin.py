@@ -1,4 +1,4 @@
-"""``[sink] type = "delta"``: its section of the configuration. The sink itself is imported on use."""
+"""The section ``[sink] type = "delta"`` of the configuration. The sink itself is imported on use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_SPARK_AT_STORES = (
     "{}: Spark does that, and Delta's Spark writes to an object store in a way in which two writers overwrite each "
     "other's commit. Leave it out."
 )
-#: Readers that began earlier may still read files that a vacuum deletes.
+#: The shortest retention, because readers that began earlier may still read files that a vacuum deletes.
 VACUUM_MIN = timedelta(hours=1)
 
 
@@ -74,7 +74,7 @@ class DeltaSinkConfig(SinkConfig):
         rules = NAMES[self.type]
         if not self.store:
             return rules
-        # In a URL, the path ends before these characters.
+        # The path of a URL ends before these characters.
         return replace(rules, database=f"{rules.database}?#", table=f"{rules.table}?#")
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:

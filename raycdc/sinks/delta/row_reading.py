@@ -1,7 +1,7 @@
-"""Reading the rows of a Delta table in this process, whatever marks some of them as deleted.
+"""Reads the rows of a Delta table in this process, without those that deletion vectors mark as deleted.
 
-Called by `DeltaTarget`. A table with deletion vectors is read by delta-rs' own engine, which applies them; its pyarrow
-dataset refuses such a table, and a plain look at the files would bring deleted rows back.
+Called by `DeltaTarget`. delta-rs' own engine reads a table with deletion vectors and applies them. Its pyarrow dataset
+refuses such a table, and reading the files directly would return deleted rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raycdc.storage.files import reading
 
 @dataclass(frozen=True, slots=True)
 class RewrittenColumn:
-    """A column of a rewritten table; its values are those of `origin`, else `constant`, else null."""
+    """A column of a rewritten table. Its values are those of the column `origin`, else `constant`, else null."""
 
     field: pa.Field
     origin: str | None
@@ -34,7 +34,7 @@ class RewrittenColumn:
     def expression(self) -> Any:
         if self.origin is None:
             return pc.scalar(self._value())
-        # A value that does not fit the new type ends the commit.
+        # A value that does not fit the new type raises an error, and the commit fails.
         return ds.field(self.origin).cast(self.field.type, safe=True)
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
@@ -52,7 +52,7 @@ def has_vectors(table: DeltaTable) -> bool:
 
 
 def key_batches(table: DeltaTable, names: Sequence[str], within: Any) -> Iterator[pa.RecordBatch]:
-    """The columns `names` of the rows that `within`, a filter of pyarrow's, leaves, or of more."""
+    """Yield the columns `names` of at least those rows for which the pyarrow filter `within` is true."""
     if has_vectors(table):
         yield from _queried(table, names)
     else:
@@ -60,7 +60,7 @@ def key_batches(table: DeltaTable, names: Sequence[str], within: Any) -> Iterato
 
 
 def file_batches(table: DeltaTable, paths: Collection[str], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the columns `names` of those data files in `paths`, for a table without deletion vectors."""
+    """Yield the columns `names` of the data files `paths`, for a table without deletion vectors."""
     rows = table.to_pyarrow_dataset()
     for fragment in rows.get_fragments():
         if fragment.path in paths:
@@ -68,10 +68,13 @@ def file_batches(table: DeltaTable, paths: Collection[str], names: Sequence[str]
 
 
 def rewritten_batches(table: DeltaTable, columns: Sequence[RewrittenColumn]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the table with other `columns`, without calling delta-rs, which may be the consumer."""
+    """Yield the rows of the table with other `columns`.
+
+    Does not call delta-rs from the consuming thread, because delta-rs may be the consumer.
+    """
     schema = pa.schema([column.field for column in columns])
     if has_vectors(table):
-        # At least one column is read, so that there are rows even if all columns are new.
+        # Read at least one column, because a batch without columns has no number of rows.
         origin_names = list(dict.fromkeys(c.origin for c in columns if c.origin is not None))
         batches = _ahead(_queried(table, origin_names or [table.schema().fields[0].name]))
         return (pa.RecordBatch.from_arrays([c.of(batch) for c in columns], schema=schema) for batch in batches)
@@ -80,7 +83,7 @@ def rewritten_batches(table: DeltaTable, columns: Sequence[RewrittenColumn]) -> 
 
 
 def staged_batches(files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of staged files, with the columns `schema` and the values of their partitions."""
+    """Yield the rows of staged files, with the columns of `schema`, including the values of their partitions."""
     for file in files:
         with reading(file.path) as source, pq.ParquetFile(source) as parquet:
             for batch in parquet.iter_batches():
@@ -107,7 +110,7 @@ def _queried(table: DeltaTable, names: Sequence[str]) -> Iterator[pa.RecordBatch
 
 
 def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`batches`, iterated by a thread of their own."""
+    """Yield `batches`, which a separate thread iterates."""
     found: Queue[pa.RecordBatch | BaseException | None] = Queue(maxsize=2)
     stopped = threading.Event()
 

@@ -1,10 +1,10 @@
 """Delta Lake: one table per target under ``PATH/DB/TABLE``, either equal to the source table or holding its changelog.
 
-Rows are written as Parquet by the stage tasks (*fused*: segment in, data file out, nothing in between) and become
-visible by one commit of their names. Log rows of an upsert table are compacted to the last row per key and merged, in
-one of three ways: up to `SMALL_BYTES_MAX` without tasks and intermediate files, which takes milliseconds; compacted by
-tasks and merged in this process, which takes a tenth of a second or more; and by Spark's MERGE above
-`MERGE_IN_PROCESS_BYTES_MAX`, which takes seconds but handles any size.
+Stage tasks write rows directly from segments to Parquet data files, and one commit of the files' names makes them
+visible. Log rows of an upsert table are compacted to the last row per key and merged in one of three ways. Up to
+`SMALL_BYTES_MAX`, this needs no tasks or intermediate files, and takes milliseconds. Above that, tasks compact the rows
+and this process merges them, which takes a tenth of a second or more. Above `MERGE_IN_PROCESS_BYTES_MAX`, Spark's MERGE
+takes seconds, but handles any size.
 
 | write | snapshot rows | log rows |
 |---|---|---|
@@ -13,9 +13,8 @@ tasks and merged in this process, which takes a tenth of a second or more; and b
 | upsert, ``on_existing = "merge"`` | merge | merge |
 | upsert, of several source tables | merge, if the table lacks the new keys | the same |
 
-An epoch with both has two commits, append before merge. A truncation replaces all rows by those after it in one commit.
-
-`Lake` is the location of a lake: a folder of this machine or a URL, with the access of tasks to it.
+An epoch with both kinds has two commits, append before merge. A truncation replaces all rows by those after it in one
+commit.
 """
 
 from __future__ import annotations
@@ -60,8 +59,9 @@ from raycdc.storage.settings import LIKE_ANYBODY, StorageSettings
 
 
 class Lake:
-    """See the module's docstring. `root` may be joined to names; in tasks' arguments it says no secrets once they are
-    kept.
+    """The location of a lake: a folder of this machine or a URL, with the settings to reach it.
+
+    `root` may be joined to names, and passed to tasks. After `keep_secrets`, its pickle contains no secrets.
     """
 
     def __init__(self, path: str) -> None:
@@ -71,32 +71,34 @@ class Lake:
         self.root = any_path(path, Access(LIKE_ANYBODY))
 
     def reach(self, settings: StorageSettings) -> None:
-        """Use these settings of the store from now on."""
+        """Use these settings of the store."""
         self._settings = settings
         self.root = any_path(self._path, Access(settings))
 
     def keep_secrets(self, folder: str) -> None:
-        """Write keys of a store into a file of this user's in `folder` (empty: the system's), for tasks to read."""
+        """Write the store's keys to a private file in `folder` (empty: the system's temporary folder), which tasks
+        read.
+        """
         if isinstance(self.root, StorePath) and has_secrets(self._settings):
             settings = as_text(self._settings)
             self._secrets = private_file(Path(folder or tempfile.gettempdir()), settings)
             self.root = any_path(self._path, Access(self._settings, str(self._secrets), written=settings))
 
     def close(self) -> None:
-        """Delete that file."""
+        """Delete the file with the keys."""
         if self._secrets is not None:
             self._secrets.unlink(missing_ok=True)
             self._secrets = None
 
 
-#: Log rows of a table, as they are in segments, up to this size are read and compacted only when they are merged. A
-#: segment has some kilobytes for a single row; a file in between costs as much as reading a megabyte.
+#: Up to this size of segments, log rows are read and compacted only when they are merged, because writing an
+#: intermediate file costs as much as reading a megabyte. A segment with a single row has some kilobytes.
 SMALL_BYTES_MAX = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Takes:
-    """How a target takes rows: whether those of a snapshot are `appended`, and the columns of its `partitions`."""
+    """How a target takes rows: if snapshot rows are `appended`, and the names of its partition columns."""
 
     appended: bool = False
     partitions: tuple[str, ...] = ()
@@ -108,7 +110,7 @@ class _Takes:
 
 
 class DeltaSink(ExactlyOnceSink[DeltaSteps]):
-    """See the module's docstring."""
+    """The Delta Lake sink; see the module's docstring."""
 
     kind: ClassVar[str] = "delta"
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
@@ -126,7 +128,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self.small_bytes_max = SMALL_BYTES_MAX
         self._maintenance: DeltaMaintenance | None = None
         self._targets: dict[TableId, DeltaTarget] = {}
-        #: Read while another thread may be committing to the target.
+        #: Cached, because staging reads it while another thread may be committing to the target.
         self._takes: dict[TableId, _Takes] = {}
         self._with_options: set[str] = set()
 
@@ -149,8 +151,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[DeltaSteps]:
-        # A call that only reads gets its own handle: refreshing the shared one would move the snapshot that a running
-        # commit has just checked.
+        # A call that only reads gets a separate handle, because refreshing the shared one would move the snapshot that
+        # a running commit has just checked.
         table = self._target(target) if writes else self._handle(target)
         with delta_errors(table):
             yield DeltaSteps(table, self._context, self._with_options)
@@ -164,7 +166,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     def apply_schema(self, work: TableCommit) -> None:
         super().apply_schema(work)
-        # There are no other commits to the target now, and opening a table again is most of the work for a small one.
+        # No commit to the target is running now, so the shared handle is used. Opening a small table again would be
+        # most of the work.
         if self._reached.of(work.target) is not None:
             self._takes[work.target] = _Takes.of(self._target(work.target))
 
@@ -198,7 +201,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self._with_options.discard(str(target))
 
     def discard(self, target: TableId) -> None:
-        """Delete a table with all its versions. Only for a table that belongs to the pipeline alone."""
+        """Delete a table with all its versions. Only for a table that only this pipeline uses."""
         delete_table(table_folder(self.root, target), "_delta_log")
         self.forget(target)
         self._targets.pop(target, None)
@@ -208,7 +211,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self._lake.close()
 
     def _fitted(self, work: TableCommit) -> TableCommit:
-        """`work` with the columns that the target takes."""
+        """Return `work` with only those columns that the target has."""
         if not self._context.rules.may_lack:
             return work
         handle = self._handle(work.target)
@@ -225,14 +228,14 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         if target not in self._takes:
             handle = self._handle(target)
             if not handle.refresh():
-                # The present commit creates it. If another writer is faster, its table is refused, and so is this
-                # commit; or it is replaced by a table with this layout; or it is adopted, and may have the same keys.
+                # The running commit creates the table. If another writer creates it first, that table is refused,
+                # replaced, or (``merge``) adopted. Only an adopted table may have the same keys.
                 return _Takes(appended=self._context.on_existing != "merge")
             self._takes[target] = _Takes.of(handle)
         return self._takes[target]
 
     def _partition_by(self, work: TableCommit) -> Sequence[str]:
-        """Return the target's partition columns; if the layout requests some, those."""
+        """Return the partition columns that the layout requests; if it requests none, those of the target."""
         return work.layout.columns if work.layout.partitions else self._taken(work.target).partitions
 
     def _append(self, work: TableCommit, inputs: list[Input], staged: StagedDelta, batch: StageBatch) -> None:
@@ -246,7 +249,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     def _merge_task(self, work: TableCommit, inputs: list[Input]) -> CompactToParquet:
         path = self._target(work.target).path / "_raycdc" / f"merge-{work.epoch:010d}-{uuid.uuid4()}.parquet"
-        # Rows of several tables have no order between them.
+        # Rows of several tables cannot be ordered by a column.
         order_by = "" if work.merged else order_column(work, self._context)
         return CompactToParquet(self._context.table_input(work, inputs), path, order_by, MergedTarget.of(work))
 
@@ -263,6 +266,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
 
 def _are_small(inputs: Sequence[Input], bytes_max: int, context: SinkContext) -> bool:
-    """Return True if the rows to merge are few and local: another node may be unreachable when they are committed."""
+    """Return True if the rows to merge are few and on this node, because other nodes may be unreachable at the
+    commit.
+    """
     here = all(entry.segment.node == STATE_NODE for entry in inputs)
     return here and context.without_tasks(sum(entry.bytes for entry in inputs), bytes_max)

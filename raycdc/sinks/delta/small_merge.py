@@ -1,13 +1,11 @@
 """Merges a few rows into a few small files of a Delta table, in this process: read, compact, write one file.
 
-Called by `DeltaTarget.merge`. A general merge plans a join and starts threads for it, which costs more than the work
-itself if a handful of rows meets a file of some kilobytes: measured 15 ms of CPU per table against 4 ms. Here the files
-that may hold one of the keys (by their statistics, as a merge would choose them) are read completely, rows with these
-keys are left out, and the remaining rows and the new ones become one new file. If there are many small files, they are
-included, so that a table of small epochs does not accumulate them.
-
-The commit removes the files read and adds the file written, for the very next version or not at all, so that no other
-commit lies between.
+Called by `DeltaTarget.merge`. A general merge plans a join and starts threads, which costs more than the work itself if
+a few rows are merged into a file of some kilobytes (measured 15 ms of CPU per table instead of 4 ms). Here, the files
+that may contain one of the keys, by their statistics, are read completely. Their rows without these keys and the new
+rows are written to one new file. If there are many small files, they are included, so that small epochs do not
+accumulate files. The commit removes the files read and adds the new one. It is only valid for the next version, so that
+no other commit can be in between.
 """
 
 from __future__ import annotations
@@ -37,35 +35,36 @@ from raycdc.storage.files import AnyPath, reading, relative
 
 Action = AddAction | RemoveAction
 
-#: Files of up to this size together are rewritten in this way; above it, a streaming merge is worth its startup cost.
+#: The most bytes of files that are rewritten in this way. For more, a streaming merge is worth its startup cost.
 REWRITE_BYTES_MAX = 4 << 20
 
-#: The limit on their rows: a few bytes may stand for millions of equal values.
+#: The most rows of these files, because a few bytes may encode millions of equal values.
 REWRITE_ROWS_MAX = 1 << 18
 
-#: Rows that are merged in this way, in memory.
+#: The most bytes in memory of rows that are merged in this way.
 CHANGES_BYTES_MAX = 16 << 20
 
-#: A file below this size is small; this many of them are combined when the next rows are merged.
+#: A file below this size is small. When there are so many small ones, the next merge combines them.
 SMALL_FILE_BYTES = 256 << 10
 SMALL_FILES_MAX = 8
 
 _DESCRIBED = ["path", "size_bytes", "num_records"]
 _PARTITION = "partition."
 
-#: Features of a table that plain rewriting respects; a table with any other one is left to delta-rs.
+#: Table features that this rewriting supports. A table with any other feature is merged by delta-rs.
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
-#: Names that every writer spells in one way in the log: there a percent sign of the disk is %25.
+#: File names that every writer writes in the same way into the log, where some characters are escaped.
 _PLAIN_NAME = re.compile(r"(?:[A-Za-z0-9_.=~\-]|%25)+(/(?:[A-Za-z0-9_.=~\-]|%25)+)*")
 _SPECIAL_SETTINGS = ("delta.constraints.", "delta.columnMapping.mode", "delta.enable", "delta.appendOnly")
 
 
 def rewrite(table: DeltaTable, folder: AnyPath, changes: pa.Table, key: Sequence[str]) -> list[Action] | None:
-    """Return the rewrite that merges compacted `changes` (with `DELETED`) into the snapshot of `table`.
+    """Return the actions that merge compacted `changes` (with `DELETED`) into the snapshot of `table`; None if that is
+    impossible.
 
-    None: this way is not possible. Rows of a partition are rewritten separately; a row that moves to another partition
-    leaves its file and is in a new one. A failed commit leaves files that are never read, for VACUUM to find, because
-    it is not always known if it failed before it was in the log.
+    Rows of each partition are rewritten separately; a row that moves to another partition leaves its file and is added
+    to a new one. If the commit fails, the new files are not deleted, because it is not always known if the commit is in
+    the log. They are never read, and VACUUM finds them.
     """
     if changes.nbytes > CHANGES_BYTES_MAX or not is_plain(table) or TableConstraints.of(table):
         return None
@@ -109,7 +108,7 @@ def rewrite(table: DeltaTable, folder: AnyPath, changes: pa.Table, key: Sequence
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A data file of the snapshot: its path as the log has it, and the values that partition it."""
+    """A data file of the snapshot: its path in the log, its size, and the values of its partition."""
 
     path: str
     size: int
@@ -119,7 +118,7 @@ class SnapshotFile:
     def removed(self, partition: Mapping[str, str | None]) -> RemoveAction:
         now_ms = time.time_ns() // 1_000_000
         return RemoveAction(
-            # delta-rs writes it into the log unchanged.
+            # delta-rs writes the path into the log unchanged.
             unquote(self.path),
             data_change=True,
             deletion_timestamp=now_ms,
@@ -133,7 +132,7 @@ def _small(files: Sequence[SnapshotFile]) -> bool:
 
 
 def snapshot_files(table: DeltaTable) -> list[SnapshotFile] | None:
-    """Return the data files of the snapshot of `table`; None if not all are described like ours."""
+    """Return the data files of the snapshot of `table`; None if another writer described some in another way."""
     partition_by = table.metadata().partition_columns
     found = pa.table(table.get_add_actions(flatten=True))
     if not _has_values(found, partition_by, pa.schema(table.schema().to_arrow())):
@@ -144,7 +143,9 @@ def snapshot_files(table: DeltaTable) -> list[SnapshotFile] | None:
 
 
 def _has_values(files: pa.Table, partition_by: Sequence[str], schema: pa.Schema) -> bool:
-    """Return True if the files have their partition values, of types that we and others write in the same way."""
+    """Return True if the partition values of the files can be read, and have types that all writers encode in the same
+    way.
+    """
     if any(unfit(name, schema.field(name).type) for name in partition_by):
         return False
     return not files.num_rows or {f"{_PARTITION}{name}" for name in partition_by} <= set(files.column_names)
@@ -160,7 +161,7 @@ def _described(files: pa.Table, partition_by: Sequence[str]) -> list[SnapshotFil
 def _written(
     folder: AnyPath, rows: pa.Table, partition: Mapping[str, str | None], settings: Mapping[str, str]
 ) -> AddAction:
-    """A new file with `rows`."""
+    """Write `rows` to a new file, and return the action that adds it."""
     stored = rows.drop_columns(list(partition))
     path = folder / folder_of(partition) / f"part-{uuid.uuid4()}.snappy.parquet"
     written = write_parquet_file(path, stored.schema, stored.to_batches())
@@ -175,7 +176,7 @@ def _written(
 
 
 def is_plain(table: DeltaTable) -> bool:
-    """Return True if the table's files are simply its rows, and it needs no further features."""
+    """Return True if the table's files simply contain its rows, and need no unsupported feature."""
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     metadata = table.metadata()
@@ -191,22 +192,24 @@ def is_plain(table: DeltaTable) -> bool:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Return True if values of the type are equal in one way only, unlike floating point."""
+    """Return True if equal values of the type are always identical, which is not so for floating point."""
     exact = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp,
              pa.types.is_decimal, pa.types.is_boolean)  # fmt: skip
     return any(is_it(kind) for is_it in exact)
 
 
 def _has_exact_bounds(kind: pa.DataType) -> bool:
-    """Return True if every writer's statistics are exact.
+    """Return True if every writer's statistics of the type are exact.
 
-    Bounds of decimals may be doubles, and those of timestamps milliseconds.
+    Bounds of decimals may be doubles, and those of timestamps may be cut to milliseconds.
     """
     return bool(pa.types.is_integer(kind) or pa.types.is_date(kind))
 
 
 def _chosen(files: pa.Table, keys: pa.ChunkedArray, first: str, partition_by: Sequence[str]) -> np.ndarray:
-    """Numbers of the files that may hold a key, and of small ones where a partition has many."""
+    """Return the numbers of the files that may have a key, and of all small files of a partition that has many of
+    them.
+    """
     wanted = np.ones(files.num_rows, np.bool_)
     if f"min.{first}" in files.column_names and len(keys) and _has_exact_bounds(keys.type):
         least, most = pc.min_max(keys).values()
@@ -224,11 +227,11 @@ def _chosen(files: pa.Table, keys: pa.ChunkedArray, first: str, partition_by: Se
 def _read(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema, partition_by: Sequence[str]) -> pa.Table:
     tables = [schema.empty_table()]
     for file in files:
-        # Spark's old timestamps have nanoseconds, which would end in the year 2262.
+        # Old timestamps of Spark would be read as nanoseconds, whose range ends in the year 2262.
         with reading(folder / unquote(file.path)) as source:
             rows = pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read()
         for name, value in zip(partition_by, file.values, strict=True):
-            # The log's word counts, whatever the file has.
+            # The value in the log applies, even if the file has the column, too.
             rows = rows.drop_columns([name] if name in rows.column_names else [])
             rows = rows.append_column(name, pa.repeat(pa.scalar(value, schema.field(name).type), rows.num_rows))
         tables.append(in_types(rows, schema))
@@ -236,7 +239,10 @@ def _read(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema, par
 
 
 def in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return `rows` with the columns of the table; missing ones, which were added or dropped elsewhere, are null."""
+    """Return `rows` with the columns of `schema`.
+
+    Columns that are missing, because they were added or dropped, are null.
+    """
     columns = [
         rows.column(wanted.name).cast(wanted.type)
         if wanted.name in rows.column_names

@@ -1,7 +1,7 @@
-"""MERGE by Spark, for epochs too large to merge in the driver process; and OPTIMIZE that only Spark can do.
+"""Spark's MERGE, for epochs that are too large to merge in the driver process, and Spark's OPTIMIZE.
 
-Called by `sink` from any thread. MERGE takes its app transaction from *session* settings, so every merge has a session
-of its own and they do not affect each other.
+Called from any thread. MERGE takes its app transaction from settings of the *session*, so each merge uses a session of
+its own.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from raycdc.sinks.rows import DELETED
 from raycdc.sinks.steps import CommitMetadata
 from raycdc.storage.files import StorePath
 
-#: Two commits of Delta's own library for Spark may overwrite each other at an object store.
+#: Part of errors: concurrent commits of Delta's library for Spark may overwrite each other in an object store.
 NOT_AT_STORES = "Spark does not write to an object store here, where its commits are not safe"
 
-#: Texts that show that a JVM error concerns the table: Delta's classes and exceptions, and a missing file.
+#: Texts of JVM errors that concern the table: Delta's error conditions and exceptions, and a missing file.
 _TABLES_OWN = ("[DELTA_", "io.delta.exceptions", "FAILED_READ_FILE", "java.io.FileNotFoundException")
-#: Texts that show that another writer caused it.
+#: Texts of JVM errors that another writer caused.
 _RIVALS = ("DELTA_CONCURRENT", "io.delta.exceptions.Concurrent")
 
 
@@ -52,12 +52,12 @@ def merge(
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", commit_metadata.text(target.app_id))
         session.read.parquet(*files).createOrReplaceTempView("changes")
         session.sql(_statement(target, schema, order_by)).collect()
-    # A merge that changed nothing may have committed nothing; the vector must be written nevertheless.
+    # A merge that changed nothing may have made no commit, but the vector must be written.
     DeltaCommits(target).mark(commit_metadata)
 
 
 def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> None:
-    """Give the table properties that delta-rs does not give as Spark does."""
+    """Let Spark set table properties, because delta-rs sets them in another way."""
     names = ", ".join(options)
     if spark is None:
         raise ColumnsRefusedError(
@@ -74,7 +74,8 @@ def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> 
 def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_bytes: int) -> None:
     """Combine small files; with `order`, cluster all rows by these columns.
 
-    Deletion vectors are applied if that pays off. If another writer removes the same files meanwhile, its commit wins.
+    Spark also applies deletion vectors if that saves enough. If another writer removes the same files at the same time,
+    its commit wins.
     """
     if isinstance(target.path, StorePath):
         raise TargetModifiedError(
@@ -103,11 +104,11 @@ def _of_spark(
     refusal: type[SinkError] = TargetModifiedError,
     rivals_win: bool = False,
 ) -> Iterator[None]:
-    """Turn Spark's errors within the block into errors about the table `what`.
+    """Turn Spark's errors within the block into errors that the table `what`.
 
-    An error of Delta or of Spark's analysis becomes a `refusal`; one that another writer caused, a
-    `TargetModifiedError`, or with `rivals_win` a `CommitFailedError`; any other error of Spark or the disk, a
-    `SinkError`; and if the JVM of `spark` is gone, a `SparkLostError`. Other errors, such as invalid SQL, are bugs and
+    An error of Delta or of Spark's analysis becomes a `refusal`. An error that another writer caused becomes a
+    `TargetModifiedError`, or with `rivals_win` a `CommitFailedError`. Any other error of Spark or the disk becomes a
+    `SinkError`, and if the JVM of `spark` is gone, a `SparkLostError`. Other errors, such as invalid SQL, are bugs and
     pass through.
     """
     from py4j.protocol import Py4JError

@@ -1,9 +1,9 @@
 """The constraints of a Delta table: CHECK constraints, invariants, NOT NULL, and generated columns.
 
-Tables that this pipeline creates have none; others may have added some. delta-rs checks them whenever it writes rows
-itself, in merges and appends of rows, and computes generated columns in appends. A commit that only names files would
-bypass them, so it is not used for such a table. Two things that delta-rs does not do are refused: numbering the rows of
-identity columns, and computing generated columns in updates.
+Tables that this pipeline creates have none, but others may have added some. delta-rs checks constraints if it writes
+rows itself, in merges and appends of rows, and computes generated columns in appends. A commit that only names files
+would bypass them, so it is not used for such a table. delta-rs cannot number the rows of identity columns, or compute
+generated columns in updates; such tables are refused.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _INVARIANT = "delta.invariants"
 _GENERATED = "delta.generationExpression"
 _IDENTITY = "delta.identity."
 
-#: From here on a library's text has rows, or values, that the table does not take.
+#: The place in an error from which on it quotes rows or values that the table does not accept.
 _VALUES = re.compile(r"\s*Preview of invalid data:|(?<=violated by row) with values:", re.IGNORECASE)
-#: Values within a text: of Spark's conversions, its lengths of texts, and Arrow's and DataFusion's casts.
+#: Values that errors quote: about Spark's conversions, lengths of texts, and casts of Arrow and DataFusion.
 _VALUE = re.compile(
     r"""(?<=\b[Vv]alue )(?:'.*?'|".*?"|[-+\d][^\s]*)(?= (?:of|exceeds|to|is|not)\b)"""
     r"""|(?<=string )'.*?'(?= to value of)|(?<=[Tt]ext )'.*?'(?= could)|(?<=parse )'.*?'(?= )|(?<=in row: )\[.*?\]""",
@@ -30,7 +30,9 @@ _VALUE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TableConstraints:
-    """The constraints by their names, and the names of columns."""
+    """The constraints of a table: descriptions of CHECK constraints and invariants, and the names of columns of each
+    kind.
+    """
 
     constraints: tuple[str, ...] = ()
     not_null: tuple[str, ...] = ()
@@ -58,7 +60,7 @@ class TableConstraints:
         return bool(self.constraints or self.not_null or self.generated or self.identity)
 
     def __str__(self) -> str:
-        """Return the constraints as text for people."""
+        """Return the constraints as a text for people."""
         each = [
             *self.constraints,
             *(f"{name} NOT NULL" for name in self.not_null),
@@ -68,6 +70,6 @@ class TableConstraints:
 
 
 def without_values(text: str) -> str:
-    """An error's text of delta-rs or Spark without values, and cut off before the rows that it quotes."""
+    """Return an error's text of delta-rs or Spark without values, cut off before the rows that it quotes."""
     found = _VALUES.search(text)
     return _VALUE.sub("…", text if found is None else text[: found.start()].rstrip(" :"))

@@ -1,6 +1,6 @@
-"""The stage task of a partitioned Delta table: segments in, a file for each partition out.
+"""The stage task of a partitioned Delta table: it reads segments and writes a file for each partition.
 
-Run by a `TaskRunner` in a Spark worker or in the driver process, as the tasks of `raycdc.sinks.tasks` are.
+A `TaskRunner` runs it in a Spark worker or in the driver process, like the tasks of `raycdc.sinks.tasks`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from raycdc.storage.files import AnyPath
 
 @dataclass(frozen=True, slots=True)
 class WritePartitioned(TableTask[list[DataFile]]):
-    """Does `raycdc.sinks.tasks.WriteParquet` with one or more files for each value of the columns `partition_by`.
+    """Writes rows like `raycdc.sinks.tasks.WriteParquet`, with one or more files for each partition by `partition_by`.
 
-    Columns that rows lack are NULL. `path` is the table's folder and the name from which file names are made.
+    Columns that rows lack are NULL. The names of files are made from `path`, which is in the table's folder.
     """
 
     path: AnyPath
@@ -37,9 +37,9 @@ class WritePartitioned(TableTask[list[DataFile]]):
 def write_files(
     path: AnyPath, schema: pa.Schema, batches: Iterable[pa.RecordBatch], partition_by: Sequence[str], *, target: str
 ) -> list[DataFile]:
-    """Write `batches` of `schema`, each partition's rows into separate files next to the name `path`.
+    """Write `batches` of `schema`, the rows of each partition into separate files whose names are made from `path`.
 
-    Raises `DataError` for a value that the log cannot have.
+    Raises `DataError` for a value that cannot partition a table.
     """
 
     def keys(rows: pa.Table) -> list[pa.Array | pa.ChunkedArray]:

@@ -1,1 +1,1 @@
-"""Sinks that only append: Parquet and JSON Lines files, and standard output; `sink` is the way in for files."""
+"""Sinks that only append: Parquet and JSON Lines files, and standard output. `sink` is the entry point for files."""

@@ -1,4 +1,4 @@
-"""The console: every change as a JSON line on standard output, for looking. It remembers nothing between runs."""
+"""The console sink: every change as a JSON line on standard output, for testing. It remembers nothing between runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from raycdc.sinks.tasks import WriteJsonLines
 
 
 class ConsoleSink(Sink):
-    """Rows are rendered by the stage tasks into a temporary folder and printed at the commit, epoch by epoch.
+    """Prints rows to standard output. Stage tasks render them into a temporary folder, and each commit prints an epoch.
 
-    At least once: an epoch whose printing a crash interrupted is printed again.
+    Delivery is at least once: an epoch whose printing a crash interrupted is printed again.
     """
 
     writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
@@ -34,16 +34,16 @@ class ConsoleSink(Sink):
         self._folder = tempfile.TemporaryDirectory(prefix="raycdc-console-")
 
     def inspect(self, context: SinkContext) -> None:
-        """There is nothing to look at."""
+        """Do nothing, because there is nothing to check."""
 
     def require_free(self, target: TableId) -> None:
-        """Do nothing: every target can be printed."""
+        """Do nothing, because every target can be printed."""
 
     def committed(self, target: TableId) -> CommitVector | None:
         return None
 
     def apply_schema(self, work: TableCommit) -> None:
-        """Lines carry their own names."""
+        """Do nothing, because each line contains the names of its columns."""
 
     def stage(self, commits: Sequence[TableCommit]) -> Mapping[TableId, Any]:
         written = [work for work in commits if work.segments]
@@ -58,7 +58,7 @@ class ConsoleSink(Sink):
             Path(staged).unlink()
 
     def tombstone(self, work: TableCommit) -> None:
-        """Do nothing: printed rows cannot be taken back or barred."""
+        """Do nothing, because printed rows cannot be removed or barred."""
 
     def close(self) -> None:
         self._folder.cleanup()

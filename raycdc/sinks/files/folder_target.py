@@ -3,19 +3,17 @@
 `raycdc.sinks.files.sink` describes the folder. A link fails if the name exists, so a second commit changes nothing.
 
 `FileNotes` are notes about the files of one pipeline in a folder, written before and after a file becomes visible. The
-visible files show which epochs the folder has, as long as no file is removed; so the newest file ever visible has a
-note of its own, which stays when a loader took the file.
+visible files show which epochs the folder holds, until a file is removed. The newest file ever visible therefore has a
+separate note, which stays when a loader removes the file.
 
-`Writers` are the pipelines that write to the folder: each leaves a note of itself, and one that replaces others bars
-them.
+`Writers` are the pipelines that write to the folder. Each writes a note about itself, and one that replaces the files
+of others bars them.
 
-```
-_raycdc/writer-1a2b3c4d.json    a pipeline began here; the name has a hash of its identity, as its files do
-_raycdc/barred-1a2b3c4d.json    another pipeline replaced its files, and it must make no more files visible
-```
+``` _raycdc/writer-1a2b3c4d.json a pipeline began here; the name has a hash of its identity, as its files do
+_raycdc/barred-1a2b3c4d.json another pipeline replaced its files, and it must make no more files visible ```
 
-A pipeline that is barred while it makes a file visible finds the note right after that, and removes the file. If it
-dies in between, the next commit of its successor does so.
+A pipeline that is barred while it makes a file visible finds the note right afterwards, and removes the file. If it
+dies in between, the next commit of the other pipeline removes it.
 """
 
 from __future__ import annotations
@@ -48,8 +46,10 @@ from raycdc.storage.files import FileName
 
 @dataclass(frozen=True, slots=True)
 class FileNote(JsonObject):
-    """The facts about a file that was to become visible: whose it is, and how many rows it has. A `tombstone` has none,
-    and bars its epoch. `positions` are the source's, for people to see.
+    """A note about a file that is about to become visible: its pipeline, epoch, generation and number of rows.
+
+    A `tombstone` has no rows, and bars its epoch. `inode` identifies the file. `positions` are the source's, for people
+    to see.
     """
 
     pipeline: str
@@ -66,25 +66,26 @@ def _encoded(note: FileNote) -> bytes:
 
 
 class FileNotes:
-    """Those in the folder of records `folder`; `identity` is the pipeline's in names of files."""
+    """The notes in `folder`; `identity` stands for the pipeline in names of files."""
 
     def __init__(self, folder: Path, identity: str) -> None:
         self._folder = folder
         self._newest = f"newest-{identity}.json"
 
     def write(self, stem: str, note: FileNote) -> None:
-        """Write the note before the file called `stem` becomes visible, completely or not at all.
+        """Write the note about the file called `stem`, before it becomes visible. The note is complete or does not
+        exist.
 
-        A recovery may read it if this process dies right after.
+        Recovery reads it if this process dies right afterwards.
         """
         LocalFolder(self._folder).write(f"{stem}-g{note.generation}.json", _encoded(note))
 
     def write_newest(self, note: FileNote) -> None:
-        """Record that the file is visible, so that a loader may take it away from here on."""
+        """Record that the file is visible. From then on, a loader may remove it."""
         LocalFolder(self._folder).write(self._newest, _encoded(note))
 
     def newest(self) -> FileNote | None:
-        """The note about the newest file that is known to have been visible. Older raycdcs wrote none."""
+        """Return the note about the newest file that was ever visible. Older versions wrote none."""
         try:
             return FileNote.from_json(json.loads((self._folder / self._newest).read_bytes()))
         except FileNotFoundError:
@@ -93,8 +94,8 @@ class FileNotes:
     def of(self, stem: str, file: Path) -> FileNote | None:
         """Return the note about the visible `file` called `stem`.
 
-        If several generations tried, it is that of the file's inode, which a link keeps. (In a copied folder, or if a
-        loader is just taking the file, inodes do not help; the newest note is then used.)
+        If several generations wrote notes, the one with the file's inode counts, which a link keeps. In a copied
+        folder, or if a loader is just removing the file, no inode is equal; the newest note is then used.
         """
         inode = 0
         with suppress(FileNotFoundError):
@@ -110,21 +111,21 @@ _BARRED = re.compile(r"barred-([0-9a-f]{8})\.json")
 
 
 class Writers:
-    """The notes in the folder of records `folder`, as the pipeline `app_id` reads and writes them."""
+    """The notes of writers in `folder`, which the pipeline `app_id` reads and writes."""
 
     def __init__(self, folder: Path, app_id: str) -> None:
         self._folder = folder
         self._app_id = app_id
-        #: The pipeline in names of files.
+        #: The hash that stands for the pipeline in names of files.
         self.identity = hashlib.sha256(app_id.encode()).hexdigest()[:8]
 
     def enter(self) -> None:
-        """Note that this pipeline begins here."""
+        """Note that this pipeline writes here."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._write(f"writer-{self.identity}.json")
 
     def has_entered(self) -> bool:
-        """Return True if this pipeline began in the folder before."""
+        """Return True if this pipeline has written here before."""
         return (self._folder / f"writer-{self.identity}.json").exists()
 
     def require_not_barred(self) -> None:
@@ -137,7 +138,7 @@ class Writers:
             )
 
     def bar_other_writers(self, visible: Iterable[str]) -> None:
-        """Bar every other pipeline that ever began here from making files visible. `visible` are all visible files."""
+        """Bar every other pipeline that ever wrote here from making files visible. `visible` are all visible files."""
         names = [*visible, *self._names()]
         found = (_FILE.match(name) or _WRITER.fullmatch(name) for name in names)
         for identity in {match[1] for match in found if match} - {self.identity}:
@@ -167,9 +168,9 @@ Join = Callable[[Sequence[Path], Path, TableCommit], None]
 
 
 class FilesTarget(Target):
-    """A target of files, wherever they are: a part of an epoch is staged as one file."""
+    """A target of files, in a folder or an object store. A part of an epoch is staged as one file."""
 
-    #: People may take files away once they have read them.
+    #: Users may remove files that they have read.
     remembers: ClassVar[bool] = False
 
     def taken(self) -> TargetExistsError:
@@ -186,18 +187,18 @@ class FilesTarget(Target):
 
     @abstractmethod
     def part(self, work: TableCommit, index: int) -> FileName:
-        """The file of the `index`-th staged part of `work`."""
+        """Return the file of the `index`-th staged part of `work`."""
 
     @abstractmethod
     def unstage(self, epoch: int) -> None:
-        """Remove the files staged for `epoch`."""
+        """Delete the files staged for `epoch`."""
 
 
 class FileSteps(FilesTarget):
     """The folder of one target.
 
-    `join` makes the file of an epoch. `accepted` are the targets whose folders this run may write to, whatever they
-    contain; the sink keeps it.
+    `join` makes the file of an epoch from its parts. `accepted` are the targets to whose folders this run may write,
+    whatever they contain; the sink keeps this set.
     """
 
     def __init__(
@@ -227,8 +228,7 @@ class FileSteps(FilesTarget):
         self.evolve(work, commit_metadata)
 
     def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        # Barred first, so that none of their files appears after the deletion: they check again after making a file
-        # visible.
+        # Others are barred first, so that none of their files remains: they check this after making a file visible.
         self._writers.bar_other_writers(self._visible())
         for name in self._foreign():
             (self.folder / name).unlink()
@@ -238,7 +238,7 @@ class FileSteps(FilesTarget):
         self.evolve(work, commit_metadata)
 
     def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Files carry their own schema: all they need is a folder."""
+        """Create the folder. Nothing else is needed, because each file has its own schema."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._accept()
 
@@ -257,13 +257,15 @@ class FileSteps(FilesTarget):
         self.unstage(work.epoch)
 
     def part(self, work: TableCommit, index: int) -> str:
-        """Path of the `index`-th staged part of `work`; names of generations differ, so that two never mix. It ends as
-        no file of rows does: readers such as DuckDB and polars take ``**/*.parquet`` by its word.
+        """Return the path of the `index`-th staged part of `work`. It includes the generation, so that drivers do not
+        use one file.
+
+        It does not end like a file with rows, because readers such as DuckDB and polars read all of ``**/*.parquet``.
         """
         return str(self._stage(work.epoch) / f"part-{work.generation}-{index}.staged")
 
     def unstage(self, epoch: int) -> None:
-        """Remove the files staged for `epoch`."""
+        """Delete the files staged for `epoch`."""
         shutil.rmtree(self._stage(epoch), ignore_errors=True)
 
     def _publish(self, parts: Sequence[Path], work: TableCommit, commit_metadata: CommitMetadata, *, rows: int) -> None:
@@ -295,11 +297,11 @@ class FileSteps(FilesTarget):
             raise
         sync_folder(self.folder)
         file.unlink()
-        # A loader may take the file away from here on.
+        # From here on, a loader may remove the file.
         self._notes.write_newest(note)
 
     def _accept(self) -> None:
-        """Note that this run writes here from now on, whatever the folder contains."""
+        """Note that this run writes to the folder, whatever it contains."""
         if self.name not in self._accepted:
             self._writers.enter()
             self._accepted.add(self.name)
@@ -340,5 +342,5 @@ class FileSteps(FilesTarget):
 
 
 def committed_by_another(work: TableCommit) -> FencedError:
-    """Return the error that another driver's record, or file, of the epoch was there first."""
+    """Return the error for an epoch for which another driver's record or file exists."""
     return FencedError(f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile.")

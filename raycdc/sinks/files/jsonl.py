@@ -16,7 +16,7 @@ from raycdc.storage.files import FileName
 
 
 class JsonlSink(FileSink):
-    """Several tasks may write parts; lines are simply appended to each other."""
+    """The sink of JSON Lines files. Several tasks may write parts, because lines can be concatenated."""
 
     kind = "jsonl"
     spark_format = "JSON"

@@ -15,7 +15,10 @@ from raycdc.storage.files import FileName
 
 
 class ParquetSink(FileSink):
-    """Parquet files, written by one task per table and epoch, because two files cannot become visible in one step."""
+    """The sink of Parquet files.
+
+    One task writes the file of a table and epoch, because parts cannot be concatenated.
+    """
 
     kind = "parquet"
     spark_format = "PARQUET"

@@ -1,4 +1,4 @@
-"""``parquet``, ``jsonl`` and ``console``: their sections of the configuration. The sinks are imported on use."""
+"""The sections ``parquet``, ``jsonl`` and ``console`` of the configuration. The sinks are imported on use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raycdc.model.evolution.effects import SchemaChangeBehavior
 from raycdc.plugins import Plugin
 from raycdc.storage.url import is_url
 
-#: Changes that every file has, because it has the columns of its rows.
+#: Changes that cannot be left out, because each file has the columns of its rows.
 _OF_COLUMNS = frozenset({"add_column", "drop_column", "rename_column", "alter_column_type"})
 
 
@@ -26,7 +26,7 @@ class _AppendingSinkConfig(SinkConfig):
 
 
 class _FilesSinkConfig(_AppendingSinkConfig):
-    """Files have the columns of their rows, whatever the user wants."""
+    """The common options of sinks of files. Each file has the columns of its rows, whatever the configuration says."""
 
     path: str = option(help="Folder of the files, or its URL on an object store.", example="./lake", min_length=1)
 
@@ -70,7 +70,7 @@ class JsonlSinkConfig(_FilesSinkConfig):
 
 
 class ConsoleSinkConfig(_AppendingSinkConfig):
-    """``[sink] type = "console"``: rows on standard output, for looking; it remembers nothing."""
+    """``[sink] type = "console"``: rows on standard output, for testing; it remembers nothing."""
 
     prints_rows: ClassVar[bool] = True
 

@@ -1,18 +1,14 @@
 """Sinks of plain files, one per (table, epoch): the common part of `parquet` and `jsonl`.
 
-```
-PATH/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl        visible rows; its name *is* the commit record
-PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d-g1.json  generation 1's note about the file of that name:
-                                                       positions, generation, inode; written just before
-PATH/DB/TABLE/_raycdc/newest-1a2b3c4d.json             the note about the newest visible file, so that a loader may
-                                                       take that one, too
-PATH/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…   who writes here (`raycdc.sinks.files.folder_target`)
-PATH/DB/TABLE/_raycdc/stage/…                          staged files, removed when they became visible
-```
+``` PATH/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl visible rows; its name *is* the commit record
+PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d-g1.json generation 1's note about the file of that name: positions,
+generation, inode; written just before PATH/DB/TABLE/_raycdc/newest-1a2b3c4d.json the note about the newest visible
+file, so that a loader may take that one, too PATH/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-… who writes here
+(`raycdc.sinks.files.folder_target`) PATH/DB/TABLE/_raycdc/stage/… staged files, removed when they became visible ```
 
-The name has the epoch, the step and a hash of the pipeline's identity. A file is made visible by one ``link``, which
-fails if the name exists: a second attempt, by a retry or by a driver that was suspended, changes nothing. Object stores
-have another protocol (`raycdc.sinks.files.store_target`). A tombstone is an empty file that takes the name first.
+The name has the epoch, the step and a hash of the pipeline's identity. One ``link`` makes a file visible. It fails if
+the name exists, so a second attempt, by a retry or by a driver that was suspended, changes nothing. Object stores have
+another protocol (`raycdc.sinks.files.store_target`). A tombstone is an empty file with the name of the epoch's file.
 Readers skip names that begin with ``_`` or ``.``.
 """
 
@@ -44,16 +40,16 @@ from raycdc.storage.url import is_url
 
 
 class FileSink(ExactlyOnceSink[FilesTarget]):
-    """Subclasses say how a file is written, joined from parts, and how an empty one looks."""
+    """The base class of sinks of files. Subclasses write parts, and join them to one file."""
 
     writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
-    #: Spark's name of such files.
+    #: Spark's name for the file format.
     spark_format: ClassVar[str]
 
     def __init__(self, config: ParquetSinkConfig | JsonlSinkConfig) -> None:
         super().__init__()
         self._path = config.path
-        #: For a store, its access settings are known only after `open`.
+        #: The folder of all targets. The access settings of a store are only known after `open`.
         self.root = any_path(config.path, Access(LIKE_ANYBODY))
         self._secrets: Path | None = None
         self._accepted: set[TableId] = set()
@@ -89,7 +85,7 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
         target = self._target(work.target)
         parts = self.part_inputs(work)
         if is_url(self._path) and parts:
-            # A store makes one file of one object.
+            # In a store, a file is one object, and cannot be joined from parts.
             parts = [[entry for share in parts for entry in share]]
         for index, inputs in enumerate(parts):
             batch.add(self.task(self._context.table_input(work, inputs), target.part(work, index)), staged.append)
@@ -104,15 +100,18 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
 
     @abstractmethod
     def part_inputs(self, work: TableCommit) -> Sequence[list[Input]]:
-        """The inputs of each of the tasks that write the parts of `work`."""
+        """Return the inputs of each task that writes a part of `work`."""
 
     @abstractmethod
     def task(self, table: TableInput, path: FileName) -> StageTask[Part]:
-        """The task that writes one part, as `path`."""
+        """Return the task that writes one part to `path`."""
 
     @abstractmethod
     def join(self, parts: Sequence[Path], whole: Path, work: TableCommit) -> None:
-        """Join `parts` to one durable file (no parts: an empty file of the work's schema); it may consume the parts."""
+        """Join `parts` to one durable file, and possibly delete them.
+
+        Without parts, make an empty file of the work's schema.
+        """
 
     def _target(self, target: TableId) -> FilesTarget:
         folder = table_folder(self.root, target)

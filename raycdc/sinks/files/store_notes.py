@@ -1,8 +1,7 @@
-"""Small documents about a target's files on an object store: commit records, and notes about who writes there.
+"""Small documents about a target's files on an object store: commit records, and notes about the writers.
 
-Called by `store_target`, by one thread at a time. Raises `StoreError`.
-
-The pipelines that write files to an object store, as `raycdc.sinks.files.folder_target` has them in a folder.
+Called by `store_target`, by one thread at a time. Raises `StoreError`. `StoreWriters` corresponds to
+`raycdc.sinks.files.folder_target.Writers` for a folder.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class StoreCommitRecord(JsonObject):
 
     @classmethod
     def decoded(cls, data: bytes, location: object) -> StoreCommitRecord:
-        """Raise `SinkError` for a version that this raycdc does not know."""
+        """Return the record in `data`. Raises `SinkError` for a version that this raycdc does not know."""
         record = json.loads(data)
         if (version := record.get("version", 0)) != _VERSION:
             raise SinkError(
@@ -63,7 +62,7 @@ class StoreCommitRecord(JsonObject):
 
 
 class StoreNotes:
-    """The documents in `folder`; `identity` is the pipeline's in their names."""
+    """The documents in `folder`; `identity` stands for the pipeline in their names."""
 
     def __init__(self, folder: StorePath, identity: str) -> None:
         self._folder = folder
@@ -71,18 +70,18 @@ class StoreNotes:
         self._store = ObjectStore(folder.location, folder.access.settings)
 
     def commit(self, record: StoreCommitRecord) -> bool:
-        """Make `record` the one of its epoch. Returns False if another record exists."""
-        # The staged object's name, and the generation if there is none, are nobody else's.
+        """Write `record` as the record of its epoch. Returns False if another record exists."""
+        # The bytes are unique, because of the staged object's unique name, or the generation if there is none.
         return not isinstance(self._store.put_if_absent(self._name(record.epoch), record.encoded()), PreconditionFailed)
 
     def newest_done(self) -> StoreCommitRecord | None:
-        """The newest record that is known to be carried out: its rows are visible, or were."""
+        """Return the newest record that is known to be carried out: its rows are or were visible."""
         return self._read(f"newest-{self.identity}.json")
 
     def done(self, record: StoreCommitRecord) -> None:
-        """Note that the rows of a record are visible, so that a loader may take them away from here on.
+        """Note that the rows of a record are visible. From then on, a loader may remove them.
 
-        A driver that was suspended does not replace a newer note.
+        A suspended driver cannot replace a newer note.
         """
         name = f"newest-{self.identity}.json"
         there = self._store.read(name)
@@ -110,7 +109,7 @@ class StoreNotes:
         return self._store.read(name) is not None
 
     def names(self, beginning: str) -> list[str]:
-        """The names of documents that begin so."""
+        """Return the names of the documents that begin with `beginning`."""
         return names_after(self._folder, beginning)
 
     def _name(self, epoch: int) -> str:
@@ -130,7 +129,7 @@ _BARRED = re.compile(r"barred-([0-9a-f]{8})\.json")
 
 
 class StoreWriters:
-    """Those of the target `folder`, as the pipeline `app_id` reads and writes their `notes`."""
+    """The notes of writers of the target in `folder`, which the pipeline `app_id` reads and writes by `notes`."""
 
     def __init__(self, folder: StorePath, notes: StoreNotes, app_id: str) -> None:
         self._folder = folder
@@ -138,11 +137,11 @@ class StoreWriters:
         self._app_id = app_id
 
     def enter(self) -> None:
-        """Note that this pipeline begins here."""
+        """Note that this pipeline writes here."""
         self._notes.mark(f"writer-{self._notes.identity}.json", self._app_id)
 
     def has_entered(self) -> bool:
-        """Return True if this pipeline began here before."""
+        """Return True if this pipeline has written here before."""
         return self._notes.has(f"writer-{self._notes.identity}.json")
 
     def require_not_barred(self) -> None:
@@ -155,22 +154,22 @@ class StoreWriters:
             )
 
     def bar_other_writers(self) -> None:
-        """Bar every other pipeline that ever began here from making files visible."""
+        """Bar every other pipeline that ever wrote here from making files visible."""
         ever = _identity_of(_FILE, self.visible()) | _identity_of(_WRITER, self._notes.names("writer-"))
         for identity in ever - {self._notes.identity}:
             self._notes.mark(f"barred-{identity}.json", self._app_id)
 
     def foreign(self) -> list[str]:
-        """The visible files that this pipeline did not write."""
+        """Return the visible files that this pipeline did not write."""
         return [name for name in self.visible() if _identity_of(_FILE, [name]) != {self._notes.identity}]
 
     def of_barred(self) -> list[str]:
-        """The visible files that a pipeline which is barred did not live to take back."""
+        """Return the visible files that a barred pipeline could not remove before it died."""
         barred = _identity_of(_BARRED, self._notes.names("barred-"))
         return [name for name in self.visible() if _identity_of(_FILE, [name]) & barred] if barred else []
 
     def visible(self) -> list[str]:
-        """The files that readers see."""
+        """Return the files that readers see."""
         return [name for name in names_in(self._folder) if not name.startswith(("_", "."))]
 
 

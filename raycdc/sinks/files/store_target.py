@@ -1,17 +1,14 @@
 """The verbs of `raycdc.sinks.steps` for files on an object store, where nothing is renamed or linked.
 
-```
-URL/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl         visible rows
-URL/DB/TABLE/_raycdc/commit-0000000012-1a2b3c4d.json   the commit record of the epoch, written only once
-URL/DB/TABLE/_raycdc/newest-1a2b3c4d.json              the newest record whose rows became visible
-URL/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…    who writes here, as in a folder
-URL/DB/TABLE/_raycdc/stage/…                           staged objects, removed when they became visible
-```
+``` URL/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl visible rows URL/DB/TABLE/_raycdc/commit-0000000012-1a2b3c4d.json the
+commit record of the epoch, written only once URL/DB/TABLE/_raycdc/newest-1a2b3c4d.json the newest record whose rows
+became visible URL/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-… who writes here, as in a folder
+URL/DB/TABLE/_raycdc/stage/… staged objects, removed when they became visible ```
 
-An epoch is committed by its record, a conditional put, which names the staged object. The store then copies that object
-to its visible name, and the newest record is noted. After a crash in between, the record is incomplete: the epoch
-counts as missing, comes again, and `recover` copies the object of the record, which may be repeated. Records stay,
-because a suspended driver may come back with any epoch.
+An epoch is committed by its record, which is written by a conditional put and names the staged object. The store then
+copies that object to its visible name, and the newest record is noted. After a crash in between, the epoch counts as
+missing and is delivered again; `recover` then copies the object that the record names. Records are never deleted,
+because a suspended driver may try to commit any epoch.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from raycdc.storage.files import StorePath, copy, delete, is_there, names_in
 
 
 class StoreSteps(FilesTarget):
-    """The objects of one target; `accepted` as in `raycdc.sinks.files.folder_target.FileSteps`."""
+    """The objects of one target. `accepted` is as in `raycdc.sinks.files.folder_target.FileSteps`."""
 
     def __init__(
         self, name: TableId, folder: StorePath, context: SinkContext, *, kind: str, accepted: set[TableId]
@@ -76,8 +73,7 @@ class StoreSteps(FilesTarget):
         self.evolve(work, commit_metadata)
 
     def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        # Barred first, so that none of their files appears after the deletion: they check again after making a file
-        # visible.
+        # Others are barred first, so that none of their files remains: they check this after making a file visible.
         self._writers.bar_other_writers()
         delete(self._folder / name for name in self._writers.foreign())
         self.evolve(work, commit_metadata)
@@ -86,7 +82,7 @@ class StoreSteps(FilesTarget):
         self.evolve(work, commit_metadata)
 
     def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Files carry their own schema: all that is needed is a note that this run writes here."""
+        """Note that this run writes here. Nothing else is needed, because each file has its own schema."""
         if self.name not in self._accepted:
             self._writers.enter()
             self._accepted.add(self.name)
@@ -107,12 +103,12 @@ class StoreSteps(FilesTarget):
         self.unstage(work.epoch)
 
     def part(self, work: TableCommit, index: int) -> StorePath:
-        """Return a new staged object of `work`, with a unique name that no file of rows has."""
+        """Return the name of a new staged object of `work`, which is unique and does not look like a file with rows."""
         name = f"{self._staged(work.epoch)}{work.generation}-{index}-{uuid.uuid4().hex}.staged"
         return self._folder / "_raycdc" / "stage" / name
 
     def unstage(self, epoch: int) -> None:
-        """Remove the objects staged for `epoch`."""
+        """Delete the objects staged for `epoch`."""
         folder = self._folder / "_raycdc" / "stage"
         delete(folder / name for name in names_in(folder) if name.startswith(self._staged(epoch)))
 
@@ -127,13 +123,14 @@ class StoreSteps(FilesTarget):
         self._carry_out(record)
 
     def _carry_out(self, record: StoreCommitRecord) -> None:
-        """Make the rows of a record visible; done once more it is the same."""
+        """Make the rows of a record visible. May be repeated."""
         if record.staged:
             visible = self._folder / f"epoch-{record.epoch:010d}.{STEP_LAST}-{self._identity}.{self._kind}"
             try:
                 copy(self._folder / "_raycdc" / "stage" / record.staged, visible)
             except FileNotFoundError as cause:
-                # Another driver completed it meanwhile and removed the staged object, or someone cleaned up.
+                # The staged object is missing if another driver has completed the record and deleted it, or if a user
+                # deleted it.
                 if not is_there(visible):
                     raise lost_files(self.location, record.epoch, [record.staged]) from cause
             try:

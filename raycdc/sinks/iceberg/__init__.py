@@ -1,1 +1,4 @@
-"""Iceberg tables through pyiceberg: files that tasks wrote, committed with the vector; `sink` is the way in."""
+"""Iceberg tables through pyiceberg: tasks write files, and a commit adds them together with the vector.
+
+`sink` is the entry point.
+"""

@@ -1,7 +1,7 @@
-"""Catalogs of Iceberg tables: pyiceberg's for SQL, REST and Glue, and a folder of our own making (`HadoopCatalog`).
+"""Catalogs of Iceberg tables: pyiceberg's for SQL, REST and Glue, and raycdc's own for a folder (`HadoopCatalog`).
 
-Called by `table`. The essential operation of a catalog is to replace a table's metadata by a new one, for one writer
-only.
+Called by `table`. The essential operation of a catalog is to replace a table's metadata, which succeeds for only one of
+several writers.
 
 The folder has the layout of Spark's and Flink's ``type = hadoop``: ``WAREHOUSE/DB/TABLE/metadata/vN.metadata.json``,
 and ``version-hint.text`` (`raycdc.sinks.iceberg.versions`), in a folder of this machine or on an object store.
@@ -53,16 +53,17 @@ from raycdc.storage.settings import StorageSettings, with_tls
 from raycdc.storage.url import ObjectLocation, parse_location
 
 NO_SETTINGS = StorageSettings()
-#: The property that names the authorities.
+#: The property that names the file of certificate authorities.
 _CA = "ssl.cabundle"
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-#: Tables whose newest metadata are kept as they were parsed.
+#: The most tables whose newest parsed metadata is kept.
 _PARSED_MAX = 64
 
 
 def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_SETTINGS) -> Catalog:
-    """The catalog of a configuration, whose tables may be on an object store that `storage` says how to reach.
-    `SinkError` where it cannot be opened, and `SinkUnavailableError` where it does not answer, or not now.
+    """Open the catalog of a configuration. `storage` has the settings to reach tables on an object store.
+
+    Raises `SinkError` if it cannot be opened, and `SinkUnavailableError` if it does not answer.
     """
     warehouse = options.warehouse if options.type == "rest" else warehouse_of(options.warehouse, storage)
     try:
@@ -82,7 +83,7 @@ def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_S
                 return load_catalog(options.name, **with_tls(given))  # type: ignore[arg-type]  # its TLS is nested
     except StoreError as cause:
         raise SinkError(str(cause)) from cause
-    except Exception as cause:  # whatever SQLAlchemy's driver, boto3 or the HTTP library raises
+    except Exception as cause:  # SQLAlchemy's driver, boto3 and the HTTP library raise errors of many classes.
         if isinstance(cause, SSLError) and (fault := _certificate_fault(options)):
             raise SinkError(f"No TLS connection to the catalog at {fault}") from cause
         kind = SinkUnavailableError if is_unreachable(cause) else SinkError
@@ -92,19 +93,19 @@ def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_S
 
 
 def where_is(options: IcebergCatalogOptions) -> str:
-    """The catalog for people: its kind, and its server's address, without a login."""
+    """Return a description of the catalog for people: its kind, and its server's address, without credentials."""
     address = options.uri.reveal() or options.properties.get("glue.endpoint", "")
     try:
         parts = urlsplit(address)
         port = f":{parts.port}" if parts.port else ""
         at = f" at {parts.hostname}{port}" if parts.hostname else ""
-    except ValueError:  # the URL is invalid
+    except ValueError:  # The URL is invalid.
         at = ""
     return f"{options.type} catalog of the Iceberg sink{at}"
 
 
 def _certificate_fault(options: IcebergCatalogOptions) -> str:
-    """Return what is wrong with the certificate of a REST catalog's server."""
+    """Return the problem of a REST catalog's certificate."""
     parts = urlsplit(options.uri.reveal())
     # The HTTP library has its own authorities, and an environment variable overrides the setting of its session.
     key = f'sink.catalog.properties."{_CA}"'
@@ -122,15 +123,16 @@ def _certificate_fault(options: IcebergCatalogOptions) -> str:
 
 
 class _SyncedSqlCatalog(SqlCatalog):
-    """Metadata is on the disk before the database points to it, and no named snapshot is left out of it.
+    """pyiceberg's SQL catalog, with three additions.
 
-    Several processes may open a new catalog together.
+    Metadata is on disk before the database points to it. A commit never drops a snapshot that has a branch or tag.
+    Several processes may open a new catalog at the same time.
     """
 
     def create_tables(self) -> None:
-        """Create the catalog's own tables, as far as they are missing.
+        """Create those of the catalog's own tables that are missing.
 
-        SQLAlchemy asks for each table first and then creates it, so another process can come in between.
+        SQLAlchemy checks for each table before it creates it, so another process may create it in between.
         """
         for _ in SqlCatalogBaseTable.metadata.tables:
             try:
@@ -156,7 +158,7 @@ class _SyncedSqlCatalog(SqlCatalog):
 class HadoopCatalog(MetastoreCatalog):
     """A catalog in a folder; see the module's docstring.
 
-    Every call reads the folder; unchanged metadata is not parsed again, because that takes seconds with thousands of
+    Every call reads the folder. Unchanged metadata is not parsed again, because that takes seconds with thousands of
     snapshots. Thread-safe.
     """
 
@@ -172,7 +174,8 @@ class HadoopCatalog(MetastoreCatalog):
             if isinstance(location, ObjectLocation)
             else FolderVersions(Path(root))
         )
-        #: For each table, the metadata parsed or written last, by the digest of its bytes; never changed.
+        #: The metadata of each table that was last read or written, with the digest of its bytes. It is never changed
+        #: in place.
         self._parsed: dict[str, tuple[bytes, TableMetadata]] = {}
         #: One FileIO for all tables, so that connections are reused.
         self._io = self._load_file_io(location=location_of(root))
@@ -254,7 +257,7 @@ class HadoopCatalog(MetastoreCatalog):
         return f"{self.identifier_to_database(namespace)}/{name}/metadata"
 
     def _read(self, folder: str, io: FileIO, location: str) -> TableMetadata:
-        """The metadata of the file at `location`, as `pyiceberg.serializers.FromInputFile` reads them."""
+        """Return the metadata of the file at `location`, read like `pyiceberg.serializers.FromInputFile`."""
         with io.new_input(location).open() as raw, Compressor.get_compressor(location).stream_decompressor(raw) as file:
             content = file.read()
         digest = sha256(content).digest()
@@ -266,7 +269,7 @@ class HadoopCatalog(MetastoreCatalog):
         return metadata
 
     def _keep(self, folder: str, digest: bytes, metadata: TableMetadata) -> None:
-        # An entry that another thread put there meanwhile is equally valid, and a removed one is parsed again.
+        # No lock is needed: another thread's entry is equally valid, and a removed one is parsed again.
         if folder not in self._parsed and len(self._parsed) >= _PARSED_MAX:
             self._parsed.clear()
         self._parsed[folder] = digest, metadata
@@ -282,8 +285,9 @@ class HadoopCatalog(MetastoreCatalog):
 
 
 def _require_unnamed(metadata: TableMetadata, updates: Iterable[TableUpdate]) -> None:
-    """`CommitFailedException` where an update leaves out a snapshot that got a branch or tag since we looked: pyiceberg
-    would take the name away as well, and say nothing.
+    """Raise `CommitFailedException` if an update drops a snapshot that has a branch or tag by now.
+
+    pyiceberg would silently remove the branch or tag as well.
     """
     left_out = {
         number for update in updates if isinstance(update, RemoveSnapshotsUpdate) for number in update.snapshot_ids
@@ -300,22 +304,24 @@ T = TypeVar("T")
 
 
 class ReopenedCatalog:
-    """See the module's docstring. Raises what pyiceberg's catalogs raise, and `SinkError` where the catalog cannot be
-    opened: `SinkUnavailableError` where it is away, or was open before and its keys may be others soon. For any thread.
+    """A catalog that is opened again when needed; see the module's docstring. Callable from any thread.
+
+    Raises the errors of pyiceberg's catalogs. Raises `SinkError` if the catalog cannot be opened; this is a
+    `SinkUnavailableError` if it does not answer, or if it was open before and its keys may change.
     """
 
     def __init__(self, options: IcebergCatalogOptions, storage: StorageSettings) -> None:
-        """Opens nothing yet."""
+        """Create it without opening the catalog."""
         self._options = options
         self._storage = storage
         self._lock = threading.Lock()
         self._catalog: Catalog | None = None
-        #: The catalog's address and keys, and the store's, with which it was opened.
+        #: The catalog's and the store's settings with which the catalog was opened.
         self._opened_as: tuple[IcebergCatalogOptions, StorageSettings] | None = None
 
     @property
     def where(self) -> str:
-        """Return the catalog's address, for people."""
+        """Return a description of the catalog for people."""
         return where_is(self._options)
 
     def open(self) -> None:
@@ -331,11 +337,11 @@ class ReopenedCatalog:
         return self._options.type in ("hadoop", "sql")
 
     def load_table(self, name: tuple[str, str]) -> Table:
-        """Return the table as it is now."""
+        """Return the table with its newest metadata."""
         return self._asked(lambda catalog: catalog.load_table(name))
 
     def create_table(self, name: tuple[str, str], schema: Any, *, partition_spec: Any, properties: Any) -> None:
-        """Make a table, and its namespace if there is none."""
+        """Create a table, and its namespace if there is none."""
 
         def make_in_namespace(catalog: Catalog) -> None:
             catalog.create_table(name, schema, partition_spec=partition_spec, properties=properties)
@@ -344,19 +350,19 @@ class ReopenedCatalog:
             try:
                 make_in_namespace(catalog)
             except NoSuchNamespaceError:
-                # The namespace is created only now: an account that may create tables in an existing namespace often
-                # may not create namespaces.
+                # The namespace is only created if it is missing, because an account that may create tables often may
+                # not create namespaces.
                 catalog.create_namespace_if_not_exists(name[:1])
                 make_in_namespace(catalog)
 
         self._asked(make)
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        """Replace the metadata of a table by the next ones, if it is as `requirements` say."""
+        """Apply `updates` to the metadata of a table, if the metadata meets the `requirements`."""
         return self._asked(lambda catalog: catalog.commit_table(table, requirements, updates))
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._catalog is not None:
             self._catalog.close()
 
@@ -370,7 +376,7 @@ class ReopenedCatalog:
             return ask(self._newest(refused=catalog))
 
     def _newest(self, *, refused: Catalog | None = None) -> Catalog:
-        """Return the catalog with the present keys, and a new one instead of `refused`."""
+        """Return the catalog opened with the present keys; if `refused` is given, a new one instead of it."""
         with self._lock:
             now, storage = self._options.now(), self._storage.now()
             before = self._catalog
@@ -382,7 +388,7 @@ class ReopenedCatalog:
                 except SinkError as cause:
                     if not (self._options.changes or self._storage.changes):
                         raise
-                    # The login was valid before; the keys are probably being changed, one after the other.
+                    # The login was valid before, so the keys are probably being replaced one by one.
                     raise SinkUnavailableError(str(cause)) from cause
                 # Connections in use are closed when they are returned.
                 before.close()

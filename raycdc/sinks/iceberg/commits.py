@@ -1,7 +1,8 @@
-"""One commit to an Iceberg table: its snapshot and metadata updates, built and sent by pyiceberg.
+"""Makes one commit to an Iceberg table: pyiceberg builds and sends its snapshot and metadata updates.
 
-Called by `table`. Every commit requires the snapshot and the schema that it was planned against: if another writer came
-between, the catalog refuses it, and nothing has changed. Files are on disk before the metadata names them.
+Called by `table`. Every commit requires the snapshot and the schema on which it was planned. If another writer
+committed in between, the catalog refuses the commit, and nothing has changed. Files are on disk before the metadata
+names them.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ MANIFEST_BYTES_MAX = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class CommitContent:
-    """The content of one commit: files to add (as tasks wrote them) and delete, columns, properties.
+    """The content of one commit: files to add (as tasks wrote them), files to delete, columns, and table properties.
 
-    `alone` means that no other pipeline has a record in the table any more; `same_rows`, that the added files have the
+    `alone` says that the records of all other pipelines are removed. `same_rows` says that the added files have the
     rows of the deleted ones.
     """
 
@@ -63,10 +64,10 @@ def _none(_snapshot: int) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CommitProperties:
-    """The metadata of a commit besides its change.
+    """The metadata of a commit besides its content.
 
-    `note` are properties of the snapshot. `properties` are set on the table, and may name the snapshot; those in `moot`
-    are removed; the snapshots in `left_out` are dropped.
+    `note` are properties of the snapshot. `properties` returns properties to set on the table, given the snapshot's id.
+    The table's properties in `moot` are removed. The snapshots in `left_out` are dropped.
     """
 
     note: Mapping[str, str]
@@ -76,7 +77,9 @@ class CommitProperties:
 
 
 class _Staged(Transaction):
-    """pyiceberg's, but its metadata is worked out once per update, not at every look with a copy of all snapshots."""
+    """pyiceberg's transaction, with its metadata computed once per update, instead of on every access with a copy of
+    all snapshots.
+    """
 
     _known: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
 
@@ -88,7 +91,7 @@ class _Staged(Transaction):
 
 
 class _Overwrite(_OverwriteFiles):
-    """pyiceberg's overwrite, but with manifests merged as in an append, and without empty ones."""
+    """pyiceberg's overwrite, with manifests merged like in an append, and without empty manifests."""
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         living = [m for m in manifests if m.has_added_files() or m.has_existing_files() or self._is_ours(m)]
@@ -106,7 +109,7 @@ class _Overwrite(_OverwriteFiles):
 
 
 class _Replace(_Overwrite):
-    """Replaces files by others with the same rows.
+    """A commit that replaces files by others with the same rows.
 
     Followers of a table skip such a snapshot, and other writers know that no row changed. pyiceberg defines the
     operation, but has no such commit.
@@ -124,7 +127,10 @@ def publish(
     change: CommitContent,
     commit_properties: CommitProperties,
 ) -> None:
-    """Commit `change` to `table` as it was read. Raises `CommitFailedException` if the table has changed."""
+    """Commit `change` to the version of `table` that was read.
+
+    Raises `CommitFailedException` if the table has changed since.
+    """
     metadata = table.metadata
     staged = _Staged(table)
     if change.columns is not None:
@@ -142,7 +148,7 @@ def publish(
     if commit_properties.moot:
         staged.remove_properties(*commit_properties.moot)
     if commit_properties.left_out:
-        # Older REST catalogs of Iceberg's own making refuse a whole commit with an update that names more than one.
+        # One update per snapshot, because Iceberg's older REST catalogs refuse an update with several.
         staged._apply(tuple(RemoveSnapshotsUpdate(snapshot_ids=[one]) for one in commit_properties.left_out))  # type: ignore[call-arg]
     # pyiceberg has no public name for these; the version is pinned.
     written = [*producer._written_manifests, *producer._written_manifest_lists]
@@ -162,14 +168,16 @@ def publish(
     except ValueError as cause:
         if not commit_properties.left_out or "does not exist" not in str(cause):
             raise
-        # Another writer has expired them meanwhile.
+        # Another writer has expired these snapshots.
         raise CommitFailedException(str(cause)) from cause
-    with contextlib.suppress(OSError):  # Old metadata that stays only costs space.
+    with contextlib.suppress(OSError):  # Remaining old metadata only takes space.
         Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
 
 def _producer(staged: _Staged, table: Table, change: CommitContent, commit_properties: CommitProperties) -> Any:
-    """Return the producer of the snapshot, by the operation of the change."""
+    """Return pyiceberg's producer of the snapshot: an append, an overwrite or a replacement, depending on the
+    change.
+    """
     note = dict(commit_properties.note)
     if not change.delete:
         return staged.update_snapshot(snapshot_properties=note).merge_append()
@@ -182,7 +190,7 @@ def _set_columns(staged: Any, columns: Sequence[IcebergColumn]) -> None:
     wanted = iceberg_schema(columns, number=max(schema.schema_id for schema in metadata.schemas) + 1)
     same = next((schema.schema_id for schema in metadata.schemas if schema == wanted), None)
     if same is None:
-        last = SetCurrentSchemaUpdate()  # The last one added.
+        last = SetCurrentSchemaUpdate()  # The schema that was added last.
         staged._apply((AddSchemaUpdate(schema=wanted), last))
     elif same != metadata.current_schema_id:
         staged._apply((SetCurrentSchemaUpdate(schema_id=same),))  # type: ignore[call-arg]

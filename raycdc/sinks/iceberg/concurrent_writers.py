@@ -1,9 +1,9 @@
 """Detects rows and files of an Iceberg table that others removed or changed since this pipeline's last commit.
 
-Called by `target` before each commit, on its thread. A snapshot of others that only appends, or that replaces files by
-others of the same rows (a compaction), is harmless. After any other one the rows themselves are compared, as
-`raycdc.sinks.lakes.ownership` describes: pyiceberg's ``overwrite``, an UPDATE and a DELETE look alike in a snapshot's
-summary.
+Called by `target` before each commit, on its thread. Another writer's snapshot is harmless if it only appends, or
+replaces files by others with the same rows (a compaction). After any other snapshot, the rows themselves are compared,
+as `raycdc.sinks.lakes.ownership` describes, because the summaries of pyiceberg's ``overwrite``, an UPDATE and a DELETE
+look the same.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from raycdc.sinks.targets import absent, lost_files
 
 _HARMLESS = (Operation.APPEND, Operation.REPLACE)
 
-#: Rows of a data file that are in memory at once while they are compared.
+#: The most rows of a data file in memory during a comparison.
 _BATCH_ROWS = 1 << 16
 
 
 def check_unchanged(target: IcebergTarget, source: Collection[str]) -> None:
-    """`SinkError` where others took rows away, or changed them in columns of the `source`, since this pipeline's last
-    commit to a table that it made. The table's own advice makes a person vouch for it.
+    """Raise `SinkError` if others removed rows, or changed values in the columns `source`, since this pipeline's last
+    commit.
+
+    Only for a table that this pipeline created. The error says how a user can confirm the table's present content.
     """
     record, metadata = target.record, target.table.metadata
     head = metadata.current_snapshot_id
@@ -40,7 +42,7 @@ def check_unchanged(target: IcebergTarget, source: Collection[str]) -> None:
     known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     before = earlier(target.table)
     while record.snapshot not in known and (older := next(before, None)) is not None:
-        # pyiceberg takes an expired parent's name from a snapshot, which an older file still has.
+        # pyiceberg removes the id of an expired parent from a snapshot. Older metadata still has it.
         known |= {snapshot.snapshot_id: snapshot for snapshot in older.snapshots}
     suspects = [one for one in _until(record.snapshot, head, known) if not _is_harmless(one)]
     if suspects and not _has_rows_of(target, known.get(record.snapshot), suspects, source):
@@ -53,7 +55,9 @@ def check_unchanged(target: IcebergTarget, source: Collection[str]) -> None:
 
 
 def check_files(target: IcebergTarget) -> None:
-    """Raise `SinkError` if files of this pipeline's last commit are not there: it may have died before it looked."""
+    """Raise `SinkError` if files of this pipeline's last commit are missing, because the driver may have died before it
+    checked.
+    """
     record = target.record
     made = None if record is None or record.snapshot is None else target.table.metadata.snapshot_by_id(record.snapshot)
     if record is None or made is None:
@@ -67,14 +71,14 @@ def check_files(target: IcebergTarget) -> None:
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == made.snapshot_id
     ]
     if missing := absent(added):
-        # They may have been compacted since, and removed because no snapshot named them any more.
+        # Files that a later compaction replaced may have been deleted.
         named = {str(target.files.path(file.file_path)) for file in target.data_files()}
         if lost := [path for path in missing if path in named]:
             raise lost_files(f"The Iceberg table {target.name}", record.vector.epoch, lost)
 
 
 def _until(ours: int | None, head: int | None, known: dict[int, Snapshot]) -> Iterator[Snapshot]:
-    """Yield the known snapshots from the `head` back to `ours`, excluding it."""
+    """Yield the known snapshots from the `head` back to `ours`, without `ours`."""
     number = head
     while number is not None and number != ours and (snapshot := known.get(number)) is not None:
         yield snapshot
@@ -82,7 +86,10 @@ def _until(ours: int | None, head: int | None, known: dict[int, Snapshot]) -> It
 
 
 def _is_harmless(snapshot: Snapshot) -> bool:
-    """Return True if a snapshot cannot take a row away. Pipelines that share a table keep to the same rules."""
+    """Return True if a snapshot cannot remove a row.
+
+    Snapshots of pipelines are trusted, because they follow the same rules.
+    """
     summary = snapshot.summary
     return summary is not None and (summary.operation in _HARMLESS or summary[EPOCH_OF_SNAPSHOT] is not None)
 
@@ -107,11 +114,11 @@ def _has_rows_of(
         names = [column.name for column in columns]
         return are_kept(_rows(target, missing, columns), _rows(target, new, columns), names)
     except (OSError, pa.ArrowException):
-        return _counts_say_so(suspects)  # Files that were replaced do not exist any more.
+        return _counts_say_so(suspects)  # The replaced files do not exist any more.
 
 
 def _counts_say_so(suspects: Sequence[Snapshot]) -> bool:
-    """Return True if there are at least as many rows as before, by the counts in others' snapshots."""
+    """Return True if others added at least as many rows as they deleted, by the counts in their snapshots."""
     each = [one.summary for one in suspects if one.summary is not None]
     added, deleted = (sum(int(one[name] or 0) for one in each) for name in ("added-records", "deleted-records"))
     return added >= deleted

@@ -1,11 +1,12 @@
-"""Data files of Iceberg tables: columns by field id, statistics as manifests have them. Arrow only, no I/O but Parquet.
+"""Data files of Iceberg tables: columns by field id, and statistics in the form of manifests.
 
-Called inside stage tasks and by `table`; imports no pyiceberg, which takes a worker seconds.
+Arrow only; the only I/O is of Parquet files. Called inside stage tasks and by `table`. Imports no pyiceberg, which
+takes a worker seconds.
 
-A manifest's bounds are used here to skip files that cannot have a changed key (`KeyBounds`), and by every reader to
-skip files that cannot match a filter. They must therefore be exact or on the safe side (long texts are cut, and an
-upper bound becomes the next greater text). Types without safe bounds have none: floating point (NaN, -0.0) and
-booleans. Method: the Iceberg table specification, "Data Files" and "Appendix D: Single-value serialization".
+Bounds in manifests are used here to skip files that cannot have a changed key (`KeyBounds`), and by every reader to
+skip files that cannot match a filter. They must therefore be exact, or too wide: long texts are cut, and an upper bound
+becomes the next greater text. Types without safe bounds have none: floating point (NaN, -0.0) and booleans. The method
+is in the Iceberg table specification, "Data Files" and "Appendix D: Single-value serialization".
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from raycdc.storage.files import FileName, delete, reading
 #: Bounds of texts and bytes are cut to this many characters, Iceberg's own default.
 BOUND_LENGTH_MAX = 16
 
-#: Of a batch that is read, about: values that repeat are smaller in a file.
+#: The approximate bytes in memory of a batch. In a file, values that repeat take less.
 BATCH_BYTES_MAX = 16 << 20
 
 _ID = b"PARQUET:field_id"
 
-#: Python's own context would round after 28 digits.
+#: Python's default context would round after 28 digits.
 _EXACT = decimal.Context(prec=80)
 
 _TYPES: dict[str, pa.DataType] = {
@@ -68,7 +69,7 @@ class IcebergColumn:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A manifest's figures about a data file's columns, by their ids; bounds are as Iceberg stores them."""
+    """A manifest's statistics of a data file's columns, by field id. Bounds are encoded as Iceberg stores them."""
 
     sizes: dict[int, int] = field(default_factory=dict)
     values: dict[int, int] = field(default_factory=dict)
@@ -79,8 +80,9 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A data file that a task wrote. `splits` are the offsets of its row groups, `partition` the values of its
-    partition as Iceberg has them.
+    """A data file that a task wrote.
+
+    `splits` are the offsets of its row groups. `partition` contains the values of its partition as Iceberg stores them.
     """
 
     path: FileName
@@ -92,12 +94,12 @@ class WrittenFile:
 
 
 def is_known(text: str) -> bool:
-    """Return True if `arrow_type` knows the type: those that this sink writes, no nested ones."""
+    """Return True if this sink writes the type. It writes no nested types."""
     return text in _TYPES or text.startswith("decimal(")
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """The Arrow type of values of an Iceberg type."""
+    """Return the Arrow type for values of an Iceberg type."""
     if text.startswith("decimal("):
         precision, scale = text.removeprefix("decimal(").removesuffix(")").split(",")
         return pa.decimal128(int(precision), int(scale))
@@ -105,19 +107,19 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 def type_text(arrow: pa.DataType) -> str:
-    """The Iceberg type for values of an Arrow type that a `LogicalType` has; small integers become ``int``."""
+    """Return the Iceberg type for values of an Arrow type that a `LogicalType` has. Small integers become ``int``."""
     if pa.types.is_decimal(arrow):
         return f"decimal({arrow.precision}, {arrow.scale})"
     return _NAMES[pa.int32() if arrow in (pa.int8(), pa.int16()) else arrow]
 
 
 def stored(schema: pa.Schema) -> pa.Schema:
-    """`schema` as a table has it: nullable, with the types that Iceberg knows."""
+    """Return `schema` as a table has it: nullable, and with Iceberg's types."""
     return pa.schema([pa.field(field.name, arrow_type(type_text(field.type))) for field in schema])
 
 
 def as_stored(batch: pa.RecordBatch, columns: Sequence[IcebergColumn]) -> pa.RecordBatch:
-    """The columns of `batch` in the order and with the types of `columns`."""
+    """Return the columns of `batch` in the order and with the types of `columns`."""
     arrays = [batch.column(column.name).cast(column.arrow) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field() for column in columns]))
 
@@ -125,7 +127,9 @@ def as_stored(batch: pa.RecordBatch, columns: Sequence[IcebergColumn]) -> pa.Rec
 def write_data_file(
     path: FileName, columns: Sequence[IcebergColumn], batches: Iterable[pa.RecordBatch]
 ) -> WrittenFile | None:
-    """Write `batches` (`as_stored`) and describe the file for `table`; None when it has no row."""
+    """Write `batches`, which are `as_stored`, and return the description of the file for `table`; None if there is no
+    row.
+    """
     schema = pa.schema([column.field() for column in columns])
     written = write_parquet(path, schema, batches, store_decimal_as_integer=True)
     if not written.rows:
@@ -138,7 +142,7 @@ def write_data_file(
 def read_columns(
     path: FileName, columns: Sequence[IcebergColumn], *, rows: int, only: bool = False
 ) -> Iterable[pa.RecordBatch]:
-    """Yield the batches of a data file with `columns`, found by their ids and cast; null if the file lacks one.
+    """Yield the batches of a data file with `columns`, found by their field ids and cast; null if the file lacks one.
 
     A batch has at most `rows` rows, and fewer if they are wide: about `BATCH_BYTES_MAX`. With `only`, no other column
     is read. Raises `SinkError` for a file without field ids.
@@ -158,7 +162,7 @@ def read_columns(
 
 
 def _rows_at_once(footer: Any, names: Iterable[str], rows: int) -> int:
-    """Return how many rows, at most `rows`, have about `BATCH_BYTES_MAX` in the widest row group."""
+    """Return how many rows, at most `rows`, take about `BATCH_BYTES_MAX` in the row group with the widest rows."""
     wanted = frozenset(names)
     widest = 0.0
     for group in map(footer.row_group, range(footer.num_row_groups)):
@@ -169,13 +173,13 @@ def _rows_at_once(footer: Any, names: Iterable[str], rows: int) -> int:
 
 
 def rows_in(path: FileName) -> int:
-    """Return the number of rows of a data file, from its footer."""
+    """Return the number of rows in a data file, from its footer."""
     with reading(path) as source, pq.ParquetFile(source) as file:
         return int(file.metadata.num_rows)
 
 
 def read_whole(path: FileName, columns: Sequence[str] | None = None) -> pa.Table:
-    """A file of keys or carried values; with the `columns` alone, where they are given."""
+    """Read a file of keys or carried values completely; only `columns`, if they are given."""
     with reading(path) as source:
         return pq.read_table(source, columns=None if columns is None else list(columns))
 
@@ -219,7 +223,7 @@ def _statistics(footer: Any, columns: Sequence[IcebergColumn]) -> Statistics:
 
 
 def _bound(kind: str, values: list[Any], *, upper: bool) -> bytes | None:
-    """The least or greatest of a footer's raw values as a manifest has it; None if there is no safe one."""
+    """Return a bound in a manifest's form for the least or greatest value in a footer; None if there is no safe one."""
     chosen = max if upper else min
     match kind:
         case "int" | "date":
@@ -259,13 +263,13 @@ def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
     try:
         whole = value.decode()
     except UnicodeDecodeError:
-        return None  # Others may write bytes that are no text (Spark: CAST(x'ff' AS STRING)).
+        return None  # Other writers may store bytes that are not UTF-8 (Spark: CAST(x'ff' AS STRING)).
     cut = whole[:BOUND_LENGTH_MAX]
     if cut == whole or not upper:
         return cut.encode()
     for index in range(len(cut) - 1, -1, -1):
         following = ord(cut[index]) + 1
-        if following == 0xD800:  # Surrogates are no characters.
+        if following == 0xD800:  # Surrogates are not characters.
             following = 0xE000
         if following <= 0x10FFFF:
             return (cut[:index] + chr(following)).encode()
@@ -273,7 +277,7 @@ def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
 
 
 class KeyBounds:
-    """Decides by bounds which data files may have one of an epoch's changed keys. `keys` has the key columns."""
+    """Decides by bounds which data files may contain one of an epoch's changed keys. `keys` has the key columns."""
 
     def __init__(self, columns: Sequence[IcebergColumn], keys: pa.Table) -> None:
         self._ranges: list[tuple[int, str, Any, Any]] = []
@@ -303,16 +307,16 @@ class KeyBounds:
 
 
 def decoded(kind: str, bound: bytes | None) -> Any:
-    """A manifest's bound as a number or bytes; it may be of the narrower type that the column had once."""
+    """Return a manifest's bound as a number or bytes. Its type may be the narrower one that the column had earlier."""
     if bound is None:
         return None
     if kind in ("string", "binary"):
-        return bytes(bound)  # UTF-8 sorts as its characters do.
+        return bytes(bound)  # Bytes of UTF-8 sort like the characters.
     return int.from_bytes(bound, "big" if kind.startswith("decimal(") else "little", signed=True)
 
 
 def _comparable(kind: str, scalar: pa.Scalar) -> Any:
-    """A key's value as `decoded` gives bounds."""
+    """Return a key's value in the form in which `decoded` returns bounds."""
     if kind == "string":
         return scalar.as_py().encode()
     if kind == "binary":

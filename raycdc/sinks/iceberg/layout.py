@@ -1,4 +1,4 @@
-"""The possible layouts of an Iceberg table, and its rows' partitions computed over whole columns. Arrow only.
+"""The layouts that an Iceberg table can have, and the partitions of its rows, computed column by column. Arrow only.
 
 Called by the configuration, inside stage tasks and by the sink. It imports no pyiceberg, which takes a worker seconds,
 except the compiled functions for its transforms. Manifests store a partition's values as Iceberg stores values: a day
@@ -26,7 +26,7 @@ from raycdc.storage.files import FileName, StorePath
 _WHOLE = ("int", "long", "string")
 _TIMES = ("timestamp", "timestamptz")
 
-#: The types, without their parameters, that each kind of partition is computed of.
+#: The types, without their parameters, from which each kind of partition can be computed.
 _SOURCES: dict[Kind, tuple[str, ...]] = {
     "identity": ("boolean", *_WHOLE, "decimal", "date", *_TIMES),
     "year": ("date", *_TIMES),
@@ -38,7 +38,7 @@ _SOURCES: dict[Kind, tuple[str, ...]] = {
 }
 _SUFFIXES: dict[Kind, str] = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
 
-#: Properties that raycdc's way of writing depends on, or that are not properties at all.
+#: Names that users cannot set: properties on which raycdc's writing depends, and names that are not table properties.
 _REFUSED = re.compile(
     r"raycdc\..*|commit\..*|format-version|uuid|schema|last-.*|current-.*|default-.*|snapshot-.*|schema\.name-mapping.*"
     r"|write\.(delete|update|merge)\.(mode|distribution-mode|isolation-level)|write\.format\.default"
@@ -51,7 +51,7 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.\-]{1,60}")
 
 
 def no_layout(layout: TableLayout, schema: TableSchema) -> str:
-    """Return why an Iceberg table of `schema` cannot have this layout; empty if it can."""
+    """Return the reason why an Iceberg table of `schema` cannot have this layout; empty if it can."""
     types = {field.name: type_text(field.type) for field in stored(schema.arrow())}
     for field in layout.partitions:
         kind = types[field.column]
@@ -72,18 +72,20 @@ def no_layout(layout: TableLayout, schema: TableSchema) -> str:
 
 
 def partition_name(field: PartitionField) -> str:
-    """The name of a partition in the table."""
+    """Return the name that a partition field gets in the table."""
     return field.column + _SUFFIXES.get(field.kind, f"_{field.kind}")
 
 
 def transform_text(field: PartitionField) -> str:
-    """Return the transform as in Iceberg's metadata: ``bucket[16]``."""
+    """Return the transform in the form of Iceberg's metadata: ``bucket[16]``."""
     return f"{field.kind}[{field.width}]" if field.width else field.kind
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """A partition field of a table: the id of its column, its name, and its transform as Iceberg writes it."""
+    """A partition field of a table: the field id of its source column, its name, and its transform as Iceberg writes
+    it.
+    """
 
     source: int
     name: str
@@ -96,7 +98,7 @@ class StoredPartition:
         )
 
     def of(self, column: pa.Array) -> pa.Array:
-        """The partition of each value, as numbers where Iceberg has numbers."""
+        """Return the partition of each value; a number if Iceberg stores a number."""
         from pyiceberg_core import transform as compiled
 
         if counted := _TRANSFORM.fullmatch(self.transform):
@@ -119,10 +121,11 @@ def write_data_files(
     batches: Iterable[pa.RecordBatch],
     partitions: Sequence[StoredPartition],
 ) -> list[WrittenFile]:
-    """Write `batches` (`as_stored`) and return the files (`write_data_file`), none if there is no row.
+    """Write `batches`, which are `as_stored`, and return the files; none if there is no row.
 
-    Raises `RowRefusedError` for a time that no partition may have. With `partitions`, each value has separate files, in
-    folders below that of `path`, and ``partition`` has the value. The partitions of a missing column are null.
+    With `partitions`, each partition has separate files, in folders below that of `path`, and the files' ``partition``
+    has its values. The partitions of a missing column are null. Raises `RowRefusedError` for a time that cannot
+    partition a table.
     """
     if not partitions:
         written = write_data_file(path, columns, batches)
@@ -160,7 +163,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def folder_of(partitions: Sequence[StoredPartition], values: Values) -> str:
-    """``id_bucket=3/day=19754``, for people."""
+    """Return the name of a partition's folder, for people: ``id_bucket=3/day=19754``."""
     return "/".join(
         f"{_plain(one.name)}={'null' if value is None else _plain(str(value))}"
         for one, value in zip(partitions, values, strict=True)

@@ -1,8 +1,8 @@
 """The location of an Iceberg table's files: a folder of this machine, or an object store with the catalog's access.
 
 In metadata a file is named by its *location*, a URI. Tasks and the driver name it by an `AnyPath` of
-`raycdc.storage.files`. Metadata is read and written by pyiceberg, rows by raycdc; both get the same credentials: those
-of ``[storage]``, of the catalog's properties, or those that a REST catalog returns with a table.
+`raycdc.storage.files`. pyiceberg reads and writes metadata, and raycdc reads and writes rows. Both get the same
+credentials: those of ``[storage]``, of the catalog's properties, or those that a REST catalog returns with a table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raycdc.storage.files import Access, AnyPath, FileName, StorePath, as_text, 
 from raycdc.storage.settings import StorageSettings, account_of, iceberg_properties
 from raycdc.storage.url import FolderLocation, ObjectLocation, StoreKind, parse_location
 
-#: Schemes of object stores in locations, also as Hadoop writes them.
+#: Schemes of object stores in locations, including Hadoop's.
 _KINDS = {
     "s3": StoreKind.S3,
     "s3a": StoreKind.S3,
@@ -42,20 +42,23 @@ _ENDPOINTS = {
     StoreKind.GCS: "gcs.service.host",
     StoreKind.AZURE: "adls.blob-storage-authority",
 }
-#: Ways to credentials that pyiceberg alone goes.
+#: Properties for credentials that only pyiceberg supports.
 _UNKNOWN = ("s3.role-arn", "client.role-arn", "s3.remote-signing-enabled", "gcs.oauth2.token", "adls.client-secret")
 
-#: Amazon's own default, which servers of one's own take, too.
+#: Amazon's default region, which other servers accept, too.
 _REGION = "us-east-1"
 
 
-#: A catalog may give other keys with each table and time; tasks that were given older ones have ended by then.
+#: The most settings that are kept. A catalog may return other keys for each table and request; tasks that use much
+#: older ones have ended.
 _KNOWN_MAX = 64
 _OF_THIS_MACHINE = Access(StorageSettings())
 
 
 class StoreFileIO(PyArrowFileIO):
-    """pyiceberg's, which also finds the container in Azure's locations (``abfss://CONTAINER@ACCOUNT.dfs…/PATH``)."""
+    """pyiceberg's FileIO, which also supports Azure's locations with a container
+    (``abfss://CONTAINER@ACCOUNT.dfs…/PATH``).
+    """
 
     @staticmethod
     def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
@@ -63,7 +66,7 @@ class StoreFileIO(PyArrowFileIO):
         return scheme, netloc, path.replace(netloc, netloc.partition("@")[0], 1) if "@" in netloc else path
 
     def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
-        """pyiceberg's, with the authorities that all other clients of the store believe."""
+        """Return pyiceberg's file system, with the certificate authorities that all other clients of the store use."""
         made = super()._initialize_s3_fs(netloc)
         if not (authorities := os.environ.get(CA_VARIABLE)):
             return made
@@ -74,21 +77,22 @@ class StoreFileIO(PyArrowFileIO):
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """The files of one table: its locations become paths, and its paths locations. `scheme` is that of its locations on
-    an object store, of which others may write ``s3a``.
+    """The files of one table: converts locations to paths, and paths to locations.
+
+    `scheme` is the scheme of the table's locations on an object store; other writers may use ``s3a``.
     """
 
     access: Access
     scheme: str = ""
 
     def path(self, location: str) -> AnyPath:
-        """The path of a location. Raises `SinkError` for a scheme that raycdc does not write to."""
+        """Return the path of a location. Raises `SinkError` for a scheme to which raycdc does not write."""
         if is_in_store(location):
             return StorePath(_object_of(location), self.access)
         return local_path(location)
 
     def location(self, path: FileName) -> str:
-        """The location of a path, as the table's others are."""
+        """Return the location of a path, with the scheme of the table's other locations."""
         if not isinstance(path, StorePath):
             return location_of(str(path))
         scheme, _, rest = str(path).partition("://")
@@ -96,9 +100,9 @@ class TableFiles:
 
 
 class Reach:
-    """The access to the tables of a sink: `storage`, and the settings of its catalog. Thread-safe.
+    """The access to the tables of a sink, by `storage` and the settings of its catalog. Thread-safe.
 
-    With `private`, a folder, arguments of tasks name files in it that have the keys, until `close`.
+    With `private`, a folder, the pickles of paths only name files in this folder that contain the keys, until `close`.
     """
 
     def __init__(self, storage: StorageSettings, private: Path | None = None, *, login_changes: bool = False) -> None:
@@ -112,7 +116,7 @@ class Reach:
         self.keys_change = storage.changes or login_changes
 
     def files_of(self, location: str, properties: Mapping[str, str]) -> TableFiles:
-        """The files of the table at `location`, for which the catalog gives these properties."""
+        """Return the files of the table at `location`, for which the catalog returned these properties."""
         if not is_in_store(location):
             return TableFiles(_OF_THIS_MACHINE)
         settings = settings_of(location, properties, self._storage)
@@ -127,7 +131,7 @@ class Reach:
         return TableFiles(access, location.partition("://")[0])
 
     def close(self) -> None:
-        """Remove the files with the keys."""
+        """Delete the files with the keys."""
         with self._lock:
             for settings in list(self._known):
                 self._forget(settings)
@@ -155,9 +159,9 @@ def local_path(location: str) -> Path:
 
 
 def location_of(name: str) -> str:
-    """A path or URL as Iceberg's readers take it: without the escapes of a URI.
+    """Return a path or URL in the form that Iceberg's readers accept, without URI escapes.
 
-    Raises `SinkError` if they would cut it.
+    Raises `SinkError` for characters at which readers would cut it off.
     """
     if bad := sorted(set(name) & set("?#")):
         raise NameRefusedError(
@@ -167,7 +171,7 @@ def location_of(name: str) -> str:
 
 
 def warehouse_of(text: str, storage: StorageSettings) -> str:
-    """The warehouse of a configuration as a path or URL. Raises `SinkError` if Azure's account is not known."""
+    """Return the warehouse of a configuration as a path or URL. Raises `SinkError` if Azure's account is unknown."""
     match location := parse_location(text):
         case FolderLocation(path):
             return str(Path(path).absolute())
@@ -181,7 +185,7 @@ def warehouse_of(text: str, storage: StorageSettings) -> str:
 
 
 def store_properties(warehouse: str, given: Mapping[str, str], storage: StorageSettings) -> dict[str, str]:
-    """The properties of a catalog: those `given`, and what ``[storage]`` says."""
+    """Return the properties of a catalog: those `given`, completed from ``[storage]``."""
     locations = [ObjectLocation(kind, "any") for kind in StoreKind] if storage != StorageSettings() else []
     if is_in_store(warehouse):
         locations.append(_object_of(warehouse))
@@ -190,7 +194,7 @@ def store_properties(warehouse: str, given: Mapping[str, str], storage: StorageS
         said |= iceberg_properties(location, storage)
     properties = {"py-io-impl": f"{StoreFileIO.__module__}.{StoreFileIO.__name__}", **said, **given}
     if "s3.endpoint" in properties:
-        # Otherwise pyiceberg asks Amazon for the region of another server's bucket.
+        # Without a region, pyiceberg asks Amazon for the region, even for a bucket on another server.
         properties.setdefault("s3.region", os.environ.get("AWS_REGION") or _REGION)
     return properties
 
@@ -218,7 +222,7 @@ def settings_of(location: str, properties: Mapping[str, str], storage: StorageSe
         sas_token=said("adls.sas-token", otherwise=storage.sas_token),
     )
     if key_id := said("s3.access-key-id", "client.access-key-id", otherwise=""):
-        # Keys of one place belong together.
+        # Keys must not be combined from two sources.
         settings = replace(
             settings,
             access_key_id=key_id,
@@ -230,7 +234,7 @@ def settings_of(location: str, properties: Mapping[str, str], storage: StorageSe
         scheme = properties.get("adls.blob-storage-scheme", "https")
         endpoint = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
         if urlsplit(endpoint).netloc == urlsplit(storage.endpoint).netloc:
-            endpoint = storage.endpoint  # With its path, which pyiceberg has no word for.
+            endpoint = storage.endpoint  # The endpoint's path is kept; pyiceberg has no property for it.
         settings = replace(settings, endpoint=endpoint, allow_http=settings.allow_http or endpoint[:5] == "http:")
     if virtual := properties.get("s3.force-virtual-addressing"):
         settings = replace(settings, path_style=virtual.lower() != "true")
@@ -238,7 +242,7 @@ def settings_of(location: str, properties: Mapping[str, str], storage: StorageSe
 
 
 def sync_file(location: str) -> None:
-    """Have a file and its name on the disk; an object store has it when it is written."""
+    """Sync a file and its folder entry to disk. Does nothing for an object store."""
     if not is_in_store(location):
         path = local_path(location)
         with path.open("rb") as file:
@@ -247,7 +251,7 @@ def sync_file(location: str) -> None:
 
 
 def _object_of(location: str) -> ObjectLocation:
-    """Return the object of a location, in any of the forms that others write."""
+    """Return the object of a location, in any of the forms that other writers use."""
     found = _LOCATION.fullmatch(location)
     if found is None:
         raise SinkError(f"{location} names no bucket or container.")

@@ -1,12 +1,12 @@
 """Scheduled maintenance of Iceberg tables: combines small files.
 
 Called by `raycdc.sinks.iceberg.sink` after a commit; `raycdc.sinks.lakes.maintenance` decides what is done, and when.
-Rows are streamed from file to file in their order, partition by partition, without interpreting them; columns are found
-by their ids, so files from before a change of the columns get the present columns. Files with other partitions than the
-table's present ones are skipped, because their rows may belong to several.
+Rows are streamed from file to file in their order, partition by partition, without interpreting them. Columns are found
+by their ids, so older files get the present columns. Files with another partition spec than the present one are
+skipped, because their rows may belong to several partitions.
 
 The commit is a snapshot of Iceberg's operation ``replace``, which followers of the table skip. It has no epoch, and the
-pipeline's record keeps naming the snapshot before it, its ancestor, so checks for a rollback or for removed rows find
+pipeline's record still names an earlier snapshot, its ancestor, so checks for a rollback or for removed rows find
 nothing. Only files of a failed attempt are deleted, if they are certainly in no snapshot; ``remove_orphan_files``
 deletes files that no snapshot names any more.
 
@@ -41,14 +41,16 @@ from raycdc.sinks.lakes.maintenance import MARK, MaintenanceOutcome, Maintenance
 from raycdc.sinks.lakes.unreachable import is_absent
 from raycdc.storage.files import delete
 
-#: Errors of reading another writer's file and writing its rows: it is damaged, or has values that do not fit its
-#: columns.
+#: Errors of rewriting another writer's file that is damaged, or has values that do not fit its columns.
 _OF_ROWS = (pa.ArrowException, ValueError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRewrite:
-    """Data files that become larger ones, and the tasks that write these; `whole` when nothing more would be left."""
+    """Data files to combine, and the tasks that write the larger files.
+
+    `whole` says that no small files remain after it.
+    """
 
     old: list[DataFile]
     tasks: list[Together]
@@ -56,7 +58,7 @@ class PlannedRewrite:
 
 
 class IcebergMaintenance:
-    """The maintenance of one sink. Of a table it knows only which warnings were shown. Thread-safe."""
+    """The maintenance of one sink's tables. It remembers which warnings were shown. Thread-safe."""
 
     def __init__(
         self, options: OptimizeOptions, context: SinkContext, *, clock: Callable[[], float] = time.time
@@ -67,12 +69,12 @@ class IcebergMaintenance:
         self._reported: set[tuple[TableId, str]] = set()
 
     def after_commit(self, target: IcebergTarget, generation: int) -> None:
-        """Make small files of the table larger ones, if it is time."""
+        """Combine small files of the table if maintenance is due."""
         mark = target.staging_folder / MARK
         try:
             self._schedule.run(target, mark, generation, lambda run_bytes: self._done(target, run_bytes))
         except (SinkError, OSError) as error:
-            # The epoch is in the table, and an outage is handled by the next commit.
+            # The epoch is committed already, and the next commit handles an outage.
             self._notify(target, error)
 
     def _done(self, target: IcebergTarget, run_bytes: int) -> MaintenanceOutcome:
@@ -108,8 +110,8 @@ class IcebergMaintenance:
                     f"The Iceberg table {target.name} has files with {now} rows, where its manifests say {there}."
                 )
         except Exception as cause:
-            # No commit names them yet. Otherwise they stay, because a commit that reported a failure may have
-            # succeeded.
+            # No commit names the files yet. After a commit, they must stay, because a commit that reported a failure
+            # may have succeeded.
             delete(task.into for task in planned.tasks)
             if not isinstance(cause, _OF_ROWS):
                 raise
@@ -123,7 +125,7 @@ class IcebergMaintenance:
             raise
 
     def _notify(self, target: IcebergTarget, error: Exception) -> None:
-        # Compared by its words only: the same reason comes again with names of other files.
+        # Compare the words only, because the same error may name other files each time.
         reason = target.name, " ".join(word for word in str(error).split() if word.isalpha())
         if reason not in self._reported:
             self._reported.add(reason)
@@ -134,7 +136,7 @@ class IcebergMaintenance:
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Return True if the error, or one of its causes, will pass without a change of the table."""
+    """Return True if the error, or one of its causes, will disappear without a change of the table."""
     if isinstance(error, SinkUnavailableError) or is_absent(error):
         return True
     cause: BaseException | None = error
@@ -146,15 +148,15 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def plan(target: IcebergTarget, *, target_bytes: int, run_bytes: int) -> PlannedRewrite:
-    """Plan how small files of the table, as of its last `refresh`, become larger ones, of `run_bytes` in total.
+    """Plan which small files of the table, as of its last `refresh`, are combined, up to `run_bytes` in total.
 
-    Raises `SinkError` if its files are not simply its rows.
+    Raises `SinkError` if the table's files do not simply contain its rows.
     """
     target.check_plain()
     columns, partitions = tuple(target.columns()), target.partitions()
     now = target.table.metadata.default_spec_id
     there = target.data_files()
-    # A file that the table lists twice is skipped: removing one of the entries would remove both.
+    # A file that the table lists twice is skipped, because removing one entry would remove both.
     times = Counter(file.file_path for file in there)
     files = [f for f in there if f.spec_id == now and f.file_format == FileFormat.PARQUET and times[f.file_path] == 1]
     groups, whole = small_groups(

@@ -1,10 +1,9 @@
-"""Columns, partitions and data files in pyiceberg's form. Pure; called by `raycdc.sinks.iceberg.table`.
+"""Columns, partitions and data files in pyiceberg's form. Pure; called by `raycdc.sinks.iceberg.table` and `catalog`.
 
-Updates are applied to a table's metadata by pyiceberg's own functions, but without its copy of everything. pyiceberg's
-`update_table_metadata` ends with a deep copy of the metadata, at every step of a transaction and once more in the
-catalog: with 2,000 snapshots that is half of the cost of a commit. Parts of metadata are frozen, and each update makes
-new lists, so the copy is not needed. Called by `table` and `catalog`; the private names are those of the pinned
-version.
+`updated` applies updates to a table's metadata by pyiceberg's own functions, but without copying everything.
+pyiceberg's `update_table_metadata` ends with a deep copy of the metadata, at every step of a transaction and once more
+in the catalog. With 2,000 snapshots, this is half of the cost of a commit. The copy is not needed, because parts of
+metadata are frozen, and each update makes new lists. The private names belong to the pinned version of pyiceberg.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from raycdc.sinks.iceberg.layout import partition_name, transform_text
 
 
 def iceberg_schema(columns: Sequence[IcebergColumn], *, number: int = 0) -> Schema:
-    """Return the schema.
+    """Return pyiceberg's schema for columns.
 
-    All columns are optional: a changelog has rows from before a column existed or was required.
+    All are optional, because a changelog has rows from before a column existed or was required.
     """
     fields = [
         NestedField(field_id=column.id, name=column.name, field_type=column.type, required=False) for column in columns
@@ -44,7 +43,7 @@ def iceberg_schema(columns: Sequence[IcebergColumn], *, number: int = 0) -> Sche
 
 
 def partition_spec(layout: TableLayout, ids: Mapping[str, int]) -> PartitionSpec:
-    """The partitions asked for, of columns with these `ids`."""
+    """Return pyiceberg's partition spec for the requested partitions, of columns with these `ids`."""
     fields = [
         IcebergPartitionField(
             source_id=ids[field.column],
@@ -58,7 +57,7 @@ def partition_spec(layout: TableLayout, ids: Mapping[str, int]) -> PartitionSpec
 
 
 def data_file(written: WrittenFile, location: str, spec_id: int) -> DataFile:
-    """A file that a task wrote, as a manifest has it at `location`."""
+    """Return a file that a task wrote at `location`, in the form of a manifest."""
     statistics = written.statistics
     return DataFile.from_args(
         content=DataFileContent.DATA,
@@ -82,7 +81,7 @@ def data_file(written: WrittenFile, location: str, spec_id: int) -> DataFile:
 
 
 def updated(metadata: TableMetadata, updates: Iterable[TableUpdate]) -> TableMetadata:
-    """Return the metadata of a transaction with these updates so far."""
+    """Return metadata with these updates applied."""
     context = _TableMetadataUpdateContext()
     for update in updates:
         metadata = _apply_table_update(update, metadata, context)
@@ -90,7 +89,10 @@ def updated(metadata: TableMetadata, updates: Iterable[TableUpdate]) -> TableMet
 
 
 def next_version(current: TableMetadata, updates: Iterable[TableUpdate], *, location: str) -> TableMetadata:
-    """The metadata that follow `current`, which are at `location`. Raises `ValueError` where they would not fit."""
+    """Return the metadata that follows `current`, whose file is at `location`.
+
+    Raises `ValueError` for updates that do not apply.
+    """
     following = _update_table_metadata_log(updated(current, updates), location, current.last_updated_ms)
     following.spec().check_compatible(following.schema())
     following.sort_order().check_compatible(following.schema())

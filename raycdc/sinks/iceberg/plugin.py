@@ -1,4 +1,4 @@
-"""The Iceberg sink's section of the configuration: where its tables are and which catalog knows them."""
+"""The section ``[sink] type = "iceberg"`` of the configuration: the location of tables, and their catalog."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from raycdc.plugins import Plugin
 from raycdc.sinks.lakes.lake_options import OptimizeOptions
 from raycdc.storage.url import check_location, is_url
 
-#: Up to this number of snapshots, commits are cheap enough.
+#: The most snapshots of a table with which commits are cheap enough.
 CHEAP_SNAPSHOTS = 2_000
 
 
 class IcebergCatalogOptions(Options):
-    """``catalog = { … }``: who keeps the name and the newest metadata of each table."""
+    """``catalog = { … }``: the catalog that keeps the name and the newest metadata of each table."""
 
     type: Literal["hadoop", "sql", "rest", "glue"] = option(
         "hadoop",
@@ -53,7 +53,7 @@ class IcebergCatalogOptions(Options):
 
     @property
     def changes(self) -> bool:
-        """Return True if the address or a property may change: see `now`."""
+        """Return True if the address or a property may change during the run, so that `now` reads it again."""
         return any(isinstance(text, Renewed) for text in (self.uri.reveal(), *self.properties.values()))
 
     def now(self) -> Self:
@@ -138,7 +138,8 @@ class IcebergSinkConfig(SinkConfig):
             return not 0 < self.keep_snapshots <= CHEAP_SNAPSHOTS
         if self.expire_snapshots is not None:
             return self.expire_snapshots.total_seconds() * EPOCHS_PER_HOUR / 3600 > CHEAP_SNAPSHOTS
-        # Tables of others, and changelogs, which are followed snapshot by snapshot, keep all of them.
+        # Other writers' tables keep all snapshots, and so do changelogs, because readers follow them snapshot by
+        # snapshot.
         return self.write != "upsert" or pipeline.on_existing != "fail"
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
@@ -147,7 +148,7 @@ class IcebergSinkConfig(SinkConfig):
         return no_layout(layout, schema)
 
     def catalog_options(self) -> IcebergCatalogOptions:
-        """The catalog, whichever way it was given."""
+        """Return the options of the catalog, in whichever form they were given."""
         return self.catalog or IcebergCatalogOptions(type="hadoop", warehouse=self.path)
 
 

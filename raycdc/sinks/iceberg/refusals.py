@@ -2,19 +2,20 @@
 
 | answer | concerns |
 |---|---|
-| REST: 401 and 419, and a token that the OAuth server refuses; SQL: the database lets nobody in, or ended the \
-session; Glue: a code of `_LOGIN` | the login |
-| REST: 403; Glue: `_FORBIDDEN` | the table, unless the catalog lets us in no more (`raycdc.sinks.iceberg.catalog`) |
+| REST: 401 and 419, and a token that the OAuth server refuses | the login |
+| SQL: the database refuses the login; Glue: a code of `_LOGIN` | the login |
+| REST: 403; Glue: `_FORBIDDEN` | the table, unless a new login fails (`raycdc.sinks.iceberg.catalog`) |
 | REST: 400; Glue: `_TABLES` | the table |
-| no answer, or one that was cut off; REST: 429 and all from 500 on; SQL: a database that is not there, ended the \
-session, or has a lock for somebody else; Glue: 429, all from 500 on, and `_LATER` | the catalog, which is away |
-| any other one | the catalog |
+| no answer, or an incomplete one | the catalog, which is unreachable |
+| REST: 429 and all from 500 on; Glue: the same, and `_LATER` | the catalog, which is unreachable |
+| SQL: an unreachable database, an ended session, or a lock | the catalog, which is unreachable |
+| any other answer | the catalog |
 
 A 403 is ambiguous: some servers, and all that check signatures, also return it for an expired token. Glue's codes are
 those of AWS's "Common Errors" and of Glue's own page of each action; boto3 is not needed to know them.
 
-*It is unknown whether an unreachable catalog carried out a request*: it may do so even after a retry began. A retry
-therefore reads the table first, and deletes no file that the first attempt named.
+*An unreachable catalog may have carried out a request*, or may still do so after a retry began. A retry therefore reads
+the table first, and deletes no file that the first attempt named.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _LOGIN = frozenset(
 )
 _FORBIDDEN = frozenset({"AccessDenied", "AccessDeniedException"})
 _TABLES = frozenset({"EntityNotFoundException", "InvalidInputException", "ValidationException"})
-#: Codes of Glue: a retry may succeed.
+#: Codes of Glue after which a retry may succeed.
 _LATER = frozenset(
     {
         "InternalFailure",
@@ -77,7 +78,7 @@ _LATER = frozenset(
         "TooManyRequestsException",
     }
 )
-#: Errors of Amazon's library that are no answer.
+#: Errors of Amazon's library without an answer of the server.
 _UNANSWERED = frozenset(
     {
         "ConnectTimeoutError",
@@ -90,14 +91,15 @@ _UNANSWERED = frozenset(
         "ResponseStreamingError",
     }
 )
-#: Classes of PostgreSQL's SQLSTATEs (its manual's appendix A): connections, deadlocks, no room, servers that end.
+#: Classes of PostgreSQL's SQLSTATEs (its manual's appendix A): connections, deadlocks, lack of space, servers that shut
+#: down.
 _UNREACHABLE_STATES = ("08", "40", "53", "57", "58", "25006", "55P03")
-#: Numbers of MySQL and MariaDB: connections, locks, servers that shut down, start or only read.
+#: Error numbers of MySQL and MariaDB: connections, locks, servers that shut down, start or are read-only.
 _UNREACHABLE_NUMBERS = frozenset(
     {0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1317, 1836, 1927}
     | {2002, 2003, 2006, 2013, 2055, 3169, 4031}
 )
-#: Words of drivers about a server that is not there; and of PostgreSQL to who connects while it cannot serve.
+#: Messages of drivers about an unreachable server, and of PostgreSQL while it cannot accept connections.
 _LOST = re.compile(
     r"connection (?:refused|reset|timed out|is closed|timeout)|no connection to the server|closed the connection|"
     r"could not (?:receive|send) data|could not translate host name|failed to resolve host|timeout expired|broken pipe|"
@@ -117,17 +119,17 @@ def is_login(error: BaseException) -> bool:
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """Return True if the catalog forbids our account the operation on this table."""
+    """Return True if the catalog forbids this operation on the table to our account."""
     return isinstance(error, ForbiddenError) or _code(error) in _FORBIDDEN
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return True if the catalog does not answer, or not now, so that a retry may succeed in some minutes.
+    """Return True if the catalog does not answer, or cannot answer now, so that a retry may succeed in some minutes.
 
     It is unknown whether it carried out the request.
     """
     if isinstance(error, SSLError):
-        return "EOF" in str(error)  # The rest is about certificates, and stays.
+        return "EOF" in str(error)  # The other connection errors are about certificates, and a retry does not help.
     if isinstance(error, NoAnswer | Timeout | ChunkedEncodingError):
         return True
     if isinstance(error, ServiceUnavailableError | ServerError | CommitStateUnknownException | TooManyRequestsError):
@@ -141,9 +143,9 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def is_the_catalogs(error: Exception) -> bool:
-    """Return True if the catalog is unreachable or refuses us as a whole, so that no single table is concerned.
+    """Return True if the catalog is unreachable or refuses us, so that the error concerns no single table.
 
-    A server that forbids a change of one table, or refuses the change itself, concerns that table.
+    If a server forbids or refuses a change of one table, the error concerns that table.
     """
     if isinstance(error, RESTError):
         return not isinstance(error, BadRequestError | ForbiddenError)
@@ -155,17 +157,18 @@ def is_the_catalogs(error: Exception) -> bool:
 
 
 def is_the_tables(error: Exception) -> bool:
-    """Return True if the error concerns the table or its catalog and is no bug of ours."""
+    """Return True if the error concerns the table or its catalog and is no bug of raycdc."""
     known = type(error).__module__.startswith(("pyiceberg.", "requests."))
     if known or _is_amazons(error) or isinstance(error, OSError | SQLAlchemyError | StoreError):
         return True
-    # Arrow reads the files of a table, which may be damaged; its computations are our own.
+    # An error of Arrow's file readers is about the table's files, which may be damaged. Any other one of Arrow is our
+    # bug.
     libraries = ("pyiceberg", "pyarrow.parquet", "pyarrow.dataset")
     return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)
 
 
 def _is_amazons(error: BaseException) -> bool:
-    """Return True if the error is from the library for Glue, which has a class for each of Glue's own codes."""
+    """Return True if the error is from the Glue client, which has a class for each of Glue's codes."""
     return type(error).__module__.startswith("botocore.")
 
 
@@ -176,13 +179,13 @@ def _code(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int:
-    """The HTTP status of an answer of Amazon's; 0 if it is none."""
+    """Return the HTTP status of an answer of Amazon; 0 if there is none."""
     response: Any = getattr(error, "response", None) if _is_amazons(error) else None
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(response, dict) else 0
 
 
 def _is_lost(error: DBAPIError) -> bool:
-    """Return True if a database is not there, or has no time for us."""
+    """Return True if a database is unreachable, or cannot answer now."""
     if error.connection_invalidated:
         return True
     cause: Any = error.orig
@@ -195,5 +198,5 @@ def _is_lost(error: DBAPIError) -> bool:
     if isinstance(cause, sqlite3.Error):
         return "is locked" in str(cause)
     text = str(cause)
-    # The server answered if the text says FATAL.
+    # The text says FATAL if the server answered.
     return bool(_NOT_NOW.search(text) if "FATAL:" in text else _LOST.search(text))

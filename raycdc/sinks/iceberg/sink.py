@@ -1,7 +1,7 @@
 """Apache Iceberg: one table ``DB.TABLE`` per target in a catalog, equal to the source table or holding its changelog.
 
-Stage tasks write data files with the table's field ids; a commit through pyiceberg adds them to the table, in one step
-with the vector (`table`).
+Stage tasks write data files with the table's field ids. A commit through pyiceberg adds them to the table together with
+the vector (`table`).
 
 | write | snapshot rows | log rows |
 |---|---|---|
@@ -10,12 +10,13 @@ with the vector (`table`).
 | upsert, ``on_existing = "merge"`` | merge | merge |
 | upsert, of several source tables | merge | merge |
 
-A *merge* is a copy-on-write: tasks compact the log rows to the last of each key while staging. At the commit, the key
-columns of data files whose bounds allow one of these keys are read; files with such a key are rewritten without these
-rows, and the commit replaces the old files by the new ones. Delete files are not used, because not every reader
-supports them. An epoch with both has two commits, append before merge. A truncation replaces all files in one commit.
+A *merge* is a copy-on-write. While staging, tasks compact the log rows to the last row of each key. At the commit, the
+key columns of data files whose bounds allow one of these keys are read. Files with such a key are rewritten without
+these rows, and the commit replaces the old files by the new ones. Delete files are not used, because not every reader
+supports them. An epoch with both kinds has two commits, append before merge. A truncation replaces all files in one
+commit.
 
-`check_sink` has the findings of ``raycdc check``: the catalog answers, and its folder can be written. It changes
+`check_sink` makes the checks of ``raycdc check``: the catalog must answer, and its folder must be writable. It changes
 nothing, except that a SQL catalog creates its own tables when it is first opened.
 """
 
@@ -57,18 +58,18 @@ from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input,
 from raycdc.storage.files import delete, names_in
 from raycdc.storage.settings import StorageSettings
 
-#: At most this many tables are checked.
+#: The most tables that are checked.
 _TABLES_MAX = 50
 
 
 def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId], storage: StorageSettings) -> list[CheckResult]:
-    """All findings; `tables` are the targets that are known now."""
+    """Return all findings. `tables` are the targets that are known so far."""
     options = config.catalog_options()
-    # A store is checked by `raycdc.driver.startup_checks`.
+    # `raycdc.driver.startup_checks` checks a store.
     is_folder = options.type != "rest" and not is_in_store(options.warehouse) and bool(options.warehouse)
     folder = [_folder(Path(options.warehouse).absolute())] if is_folder else []
     if any(not found.ok for found in folder):
-        return folder  # Opening a SQL catalog would make its folder.
+        return folder  # Opening a SQL catalog would create its folder.
     try:
         catalog = ReopenedCatalog(options, storage)
         catalog.open()
@@ -91,7 +92,7 @@ def _found(catalog: ReopenedCatalog, table: TableId, storage: StorageSettings) -
 
 
 def _folder(folder: Path) -> CheckResult:
-    """Check that files can be created in `folder`, or it in its nearest existing parent."""
+    """Check that files can be created in `folder`, or if it does not exist, that it can be created."""
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     ok = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     text = f"{folder} can be written." if ok else f"{folder} cannot be written ({nearest} refuses)."
@@ -99,7 +100,7 @@ def _folder(folder: Path) -> CheckResult:
 
 
 class IcebergSink(ExactlyOnceSink[IcebergSteps]):
-    """See the module's docstring."""
+    """The Iceberg sink; see the module's docstring."""
 
     kind: ClassVar[str] = "iceberg"
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
@@ -128,7 +129,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._reach = Reach(context.storage, private, login_changes=self._options.changes)
         if self._config.optimize is not None:
             self._maintenance = IcebergMaintenance(self._config.optimize, context)
-        # A wrong address is reported immediately at a first start; only a start with a state waits.
+        # A first start reports a wrong address immediately. Only a start with a state waits for the catalog.
         self._catalog.open()
 
     def inspect(self, context: SinkContext) -> None:
@@ -154,8 +155,10 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
             check_unmerged(work, self._context.on_existing)
 
     def prepare(self, work: TableCommit, batch: StageBatch) -> StagedIceberg:
-        self._target(work.target)  # Before there are files of this driver in the staging folder.
-        # A separate handle: refreshing the shared one would move the metadata that a running commit has read.
+        # The call removes leftovers, before this driver writes to the staging folder.
+        self._target(work.target)
+        # A separate handle is used, because refreshing the shared one would change the metadata that a running commit
+        # has read.
         table = self._handle(work.target)
         if not table.refresh():
             raise IcebergSteps(table, self._context).disappeared()
@@ -199,7 +202,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         )
 
     def _handle(self, target: TableId) -> IcebergTarget:
-        table_folder(Path(), target)  # Refuses names that would leave the warehouse.
+        table_folder(Path(), target)  # This raises an error for names that would leave the warehouse.
         expiry, app_id = self._expiry, self._context.app_id
         return IcebergTarget(self._catalog, target, app_id, seen=self._seen, reach=self._reach, expiry=expiry)
 

@@ -1,21 +1,22 @@
 """Finds this pipeline's last commit in an Iceberg table's metadata, and detects a rollback after it.
 
-It also decides which snapshots a commit expires. Every commit writes the whole metadata, which lists every snapshot:
-after ten thousand of them that is some 8 MB each time. A commit of ours may therefore drop old ones, in the same update
-as its rows. The files that only they name stay, because a reader may be using them: `remove_orphan_files` finds them
-later.
+It also decides which snapshots a commit expires. Every commit writes the whole metadata, which lists every snapshot;
+with ten thousand snapshots this is about 8 MB. A commit of ours may therefore drop old snapshots, together with adding
+its rows. Files that only these snapshots name stay, because a reader may be using them; `remove_orphan_files` finds
+them later.
 
 | snapshots that stay | set by |
 |---|---|
-| those younger than this | ``sink.expire_snapshots`` |
-| this number | ``sink.keep_snapshots``; if neither is set, the table's property `KEEP`, which upsert tables get from \
-us |
-| all | ``sink.keep_snapshots = 0``; a table without any of these; ``gc.enabled = false``
+| snapshots up to an age | ``sink.expire_snapshots`` |
+| a number of the newest | ``sink.keep_snapshots``; if neither is set, the table's property `KEEP` |
+| all | ``sink.keep_snapshots = 0``; a table without any of these; ``gc.enabled = false`` |
 
-|*Only the oldest are dropped, never one between two that stay.* Iceberg's own clean-up, in the versions that delete \
-files by the snapshots that added them (``IncrementalFileCleanup``), treats a snapshot before such a gap as rolled \
-back and deletes the files that it added, although the table has them. For the same reason a branch or tag keeps \
-everything newer than its snapshot while it exists.
+Upsert tables that raycdc creates have the property `KEEP`.
+
+*Only the oldest snapshots are dropped, never one between two that stay.* Iceberg's own clean-up, in the versions that
+delete files by the snapshots that added them (``IncrementalFileCleanup``), treats a snapshot before such a gap as
+rolled back, and deletes the files that it added although the table has them. For the same reason, a branch or tag keeps
+all snapshots that are newer than its own while it exists.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from raycdc.errors import TargetDroppedError, TargetModifiedError
 from raycdc.model import TableId
 from raycdc.sinks.api import CommitVector, ignore_text
 
-#: The table property by which a person vouches for a snapshot whose descent cannot be verified any more.
+#: The table property by which a user confirms a snapshot whose lineage cannot be verified any more.
 CONFIRMED = "raycdc.confirmed-snapshot"
 
-#: The advice where rows are missing in the table.
+#: The advice in errors about missing rows.
 _DROP_IT = "drop the table (in a hadoop catalog: delete its folder) and read its source table anew"
 
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """The vector of a pipeline, and the snapshot that its last commit made; None if that had no rows."""
+    """The vector of a pipeline, and the snapshot of its last commit; None if that commit made none."""
 
     vector: CommitVector
     snapshot: int | None
@@ -55,18 +56,18 @@ _VECTOR = "raycdc.commit."
 
 
 def vector_property(app_id: str) -> str:
-    """The table property that holds the vector of a pipeline."""
+    """Return the name of the table property that holds the vector of a pipeline."""
     return f"{_VECTOR}{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
 
 
 def foreign_records(metadata: TableMetadata, app_id: str) -> list[str]:
-    """Return the properties with the vectors of other pipelines."""
+    """Return the names of the properties that hold the vectors of other pipelines."""
     return [name for name in metadata.properties if name.startswith(_VECTOR) and name != vector_property(app_id)]
 
 
 @dataclass(frozen=True, slots=True)
 class NotedSnapshot:
-    """The snapshot that the last commit of a pipeline made, and the table property that says so."""
+    """The snapshot of the last commit of a pipeline, and the table property that names it."""
 
     property_name: str
     pipeline: str
@@ -74,7 +75,7 @@ class NotedSnapshot:
 
 
 def noted_snapshots(metadata: TableMetadata) -> list[NotedSnapshot]:
-    """Return the last commits of all pipelines whose record in the table names a snapshot."""
+    """Return the snapshots that the records of all pipelines in the table name."""
     notes = {name: json.loads(text) for name, text in metadata.properties.items() if name.startswith(_VECTOR)}
     return [
         NotedSnapshot(name, str(note.get("pipeline", "")), note["snapshot"])
@@ -84,7 +85,7 @@ def noted_snapshots(metadata: TableMetadata) -> list[NotedSnapshot]:
 
 
 def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:
-    """The vector of the pipeline in the table; None when there is none."""
+    """Return the pipeline's record in the table; None if there is none."""
     text = metadata.properties.get(vector_property(app_id))
     note = None if text is None else json.loads(text)
     if note is None or note["pipeline"] != app_id:
@@ -93,13 +94,13 @@ def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:
 
 
 class SnapshotLineage:
-    """The newest vector of each table in this run: no handle may find less afterwards."""
+    """The newest vector of each table in this run. A table that later has an older one was restored."""
 
     def __init__(self) -> None:
         self._vectors: dict[TableId, CommitVector] = {}
 
     def of(self, table: TableId) -> CommitVector | None:
-        """Return the vector that the table had when it was last read."""
+        """Return the newest vector with which the table was read."""
         return self._vectors.get(table)
 
     def forget(self, table: TableId) -> None:
@@ -107,9 +108,8 @@ class SnapshotLineage:
         self._vectors.pop(table, None)
 
     def check(self, table: TableId, seen: CommitVector | None, held: CommitVector | None) -> None:
-        """Raise `SinkError` if the table has `held`, which is less than `seen`.
-
-        Rows that came in between are missing.
+        """Raise `SinkError` if the table's vector `held` is less than `seen`, because the rows in between are
+        missing.
         """
         if seen is not None and (held is None or held.progress < seen.progress):
             raise TargetDroppedError(
@@ -125,10 +125,10 @@ class SnapshotLineage:
 def check_lineage(
     table: TableId, metadata: TableMetadata, record: TableRecord | None, earlier: Iterable[TableMetadata] = ()
 ) -> None:
-    """Raise `SinkError` unless the current snapshot is the one of our `record` or descends from it.
+    """Raise `SinkError` unless the current snapshot is the one of our `record`, or descends from it.
 
-    Expiring a snapshot cuts the chain of descent: Spark leaves the parent's name, pyiceberg not even that. The table's
-    `earlier` metadata, newest first, is then read for the expired snapshots.
+    Expiring a snapshot cuts the chain of its descendants: Spark leaves the parent's id in them, pyiceberg removes it.
+    The table's `earlier` metadata, newest first, is then searched for the expired snapshots.
     """
     if record is None or record.snapshot is None:
         return
@@ -136,7 +136,7 @@ def check_lineage(
     kept = record.snapshot in parents
     head = metadata.current_snapshot_id
     if str(head) == metadata.properties.get(CONFIRMED):
-        return  # Our next commit takes the word away, so that it vouches for no rollback to there.
+        return  # Our next commit removes the property, so that it does not confirm a later rollback.
     if _leads_to(record.snapshot, head, parents):
         return
     for older in earlier:
@@ -158,24 +158,24 @@ def check_lineage(
 
 
 def _leads_to(snapshot: int, head: int | None, parents: Mapping[int, int | None]) -> bool:
-    """Return True if `head` is the snapshot, or descends from it."""
+    """Return True if `head` is the snapshot or one of its descendants."""
     number = head
     while number is not None and number != snapshot:
         number = parents.get(number)
     return number is not None
 
 
-#: The numbers of snapshots dropped at a time: at least the first, because it costs as much as a commit; at most the
-#: second, for a table that has very many at first.
+#: The least and the most snapshots dropped at a time. Dropping them costs as much as a commit, and a table may have
+#: very many at first.
 EXPIRED_LEAST, EXPIRED_MOST = 50, 200
 
-#: The number of snapshots kept by default in upsert tables that raycdc creates: a commit writes some 400 kB of them.
+#: The number of snapshots kept by default in upsert tables that raycdc creates. A commit writes about 400 kB for them.
 KEPT = 500
 
 #: A table with more snapshots than this is reported: their names take some 4 MB.
 MANY = 5_000
 
-#: Table property with the number of snapshots that stay where the configuration says nothing.
+#: The table property with the number of snapshots that stay if the configuration sets nothing.
 KEEP = "raycdc.keep-snapshots"
 
 
@@ -219,17 +219,17 @@ class Expiry:
 
     retention: Retention
     warn: Callable[[str], None]
-    #: True if rows are updated, so that the table is not followed snapshot by snapshot.
+    #: True if rows are updated, so that readers do not follow the table snapshot by snapshot.
     upsert: bool
     _reported: set[TableId] = field(default_factory=set)
 
     @property
     def of_new_tables(self) -> dict[str, str]:
-        """The properties of a table that is made now: who reads its properties sees that snapshots go."""
+        """Return the properties of a new table. They show readers that old snapshots will be dropped."""
         return {KEEP: str(KEPT)} if self.upsert and not self.retention.is_said else {}
 
     def left_out(self, table: TableId, metadata: TableMetadata, app_id: str) -> list[int]:
-        """The snapshots that a commit of the pipeline `app_id` leaves out now, oldest first."""
+        """Return the snapshots that a commit of the pipeline `app_id` drops now, oldest first."""
         expired_ids = expired(metadata, self.retention, now_s=time.time())
         if not expired_ids and len(metadata.snapshots) > MANY and table not in self._reported:
             self._reported.add(table)
@@ -257,31 +257,33 @@ class Expiry:
         )
 
 
-#: For code that commits nothing.
+#: The policy that drops no snapshot, for code that makes no commits.
 NO_EXPIRY = Expiry(Retention(keep=0), ignore_text, upsert=False)
 
 
 def expired(metadata: TableMetadata, retention: Retention, *, now_s: float) -> list[int]:
-    """The snapshots that a commit leaves out, oldest first.
+    """Return the snapshots that a commit drops, oldest first.
 
-    Never the current one, one since that of a branch or tag, or since the last commit of any pipeline with a record: by
-    these the next start sees that the table was not rolled back.
+    Never drops the current snapshot, or one that is as new as that of a branch, a tag, or the last commit of a pipeline
+    with a record. The next start needs these to see that the table was not rolled back.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     needed = {*(noted.snapshot for noted in noted_snapshots(metadata)), metadata.current_snapshot_id}
     known = [_age(by_id[number]) for number in needed if number in by_id]
     if not known or _keeps_all(metadata):
-        # A table without snapshots was replaced by someone, and is still empty.
+        # None is known if another writer replaced the table, which is still empty.
         return []
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     surplus = retention.surplus(_in_order(metadata), metadata.properties, now_s=now_s)
-    # Stops at the first that stays, because dropping later ones would leave a gap.
+    # Stop at the first snapshot that stays, because dropping later ones would leave a gap.
     old = list(takewhile(lambda one: one.snapshot_id not in named and _age(one) < min(known), surplus))
     return [one.snapshot_id for one in old[:EXPIRED_MOST]] if len(old) >= EXPIRED_LEAST else []
 
 
 def _named_first(metadata: TableMetadata, surplus: list[Snapshot]) -> str:
-    """Return which branch or tag keeps the `surplus` of a table, for people; empty if it is a pipeline's record."""
+    """Return a text about the branch or tag that keeps the `surplus` of a table; empty if a pipeline's record keeps
+    it.
+    """
     names = {ref.snapshot_id: (name, ref) for name, ref in metadata.refs.items() if name != MAIN_BRANCH}
     noted = {one.snapshot for one in noted_snapshots(metadata)}
     first = next((one for one in surplus if one.snapshot_id in names or one.snapshot_id in noted), None)
@@ -298,7 +300,7 @@ def _named_first(metadata: TableMetadata, surplus: list[Snapshot]) -> str:
 
 
 def _keeps_all(metadata: TableMetadata) -> bool:
-    """Return True if snapshots must be kept, as in Iceberg's ``expire_snapshots``: other tables may use the files."""
+    """Return True if no snapshot may be dropped, because other tables may use its files (Iceberg's ``gc.enabled``)."""
     return metadata.properties.get("gc.enabled", "").lower() == "false"
 
 
@@ -307,7 +309,7 @@ def _in_order(metadata: TableMetadata) -> list[Snapshot]:
 
 
 def _age(snapshot: Snapshot) -> tuple[int, int]:
-    # Tables of format version 1 have no numbers.
+    # Tables of format version 1 have no sequence numbers.
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
@@ -316,5 +318,5 @@ def _is_before(snapshot: Snapshot, before_ms: float | None) -> bool:
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number in a property; None if it is none, so that nothing is dropped by mistake."""
+    """Return the number in a property; None if it is not a number, so that nothing is dropped by mistake."""
     return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -3,11 +3,10 @@
 Called by `sink`, by one thread at a time per table. The vector is a table property of the pipeline (`vector_property`),
 set in the same commit as the rows. *Every commit makes a snapshot*, even one with only a vector, and requires the
 snapshot and the schema that it was planned against, so concurrent commits of any driver are detected. The loser reads
-the record again and makes a new plan; pyiceberg's own retries do not, and are not used. The files of a commit that
-reported a failure stay, for `remove_orphan_files`: the catalog may have answered the second of two attempts of which
-the first succeeded, and other snapshots may be based on the refused one. A commit without an answer is retried by the
-epoch loop, as with any unreachable sink, starting with reading the record: it is found if it was carried out, and fails
-by its requirements if it is carried out later.
+the record again and makes a new plan; pyiceberg's own retries do not do that, and are not used. The files of a commit
+that reported a failure stay, for `remove_orphan_files`, because the catalog may have answered the second of two
+requests of which the first succeeded. If there is no answer, the epoch loop retries the commit, beginning with reading
+the record. If the commit was carried out, the record shows it; if it is carried out later, its requirements fail.
 
 The property names our snapshot, which reveals a rollback: the table's current snapshot then does not descend from it.
 """
@@ -62,23 +61,23 @@ from raycdc.sinks.lakes.unreachable import is_absent, is_refused, refusal_of
 from raycdc.sinks.steps import CommitMetadata, holds
 from raycdc.storage.files import AnyPath
 
-#: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
+#: The table property that names the pipeline that created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created-by"
 
-#: Property of the snapshots that pipelines make.
+#: The property of snapshots that pipelines make.
 EPOCH_OF_SNAPSHOT = "raycdc.epoch"
 
-#: For a table that the catalog forbids after a successful login.
+#: The end of an error about a table that the catalog forbids after a successful login.
 _FORBIDDEN = ". The catalog lets us in, but not to this table: let our account read and change it there."
 
 #: How often a commit is retried after it lost against another writer of the table (for example a compaction).
 CONFLICT_RETRIES = 5
 
-#: Property of the snapshots by which maintenance made small files larger ones.
+#: The property of snapshots by which maintenance combined small files.
 MAINTENANCE_OF_SNAPSHOT = "raycdc.upkeep"
 
-#: Settings for pyiceberg and Spark of a table that we create, which keep metadata files and manifests from
-#: accumulating.
+#: Properties of a table that we create. pyiceberg and Spark follow them, so that metadata files and manifests do not
+#: accumulate.
 PROPERTIES = {
     "format-version": "2",
     "commit.manifest-merge.enabled": "true",
@@ -93,7 +92,10 @@ PROPERTIES = {
 
 
 class IcebergTarget:
-    """See the module's docstring. Errors of pyiceberg become `SinkError` naming the table."""
+    """The handle of one Iceberg table; see the module's docstring.
+
+    Errors of pyiceberg become `SinkError` naming the table.
+    """
 
     def __init__(
         self,
@@ -118,17 +120,17 @@ class IcebergTarget:
         self.record: TableRecord | None = None
         #: True if the last `refresh` was the first one of the table in this run.
         self.is_new = False
-        #: Properties that the table is to have after its next commit.
+        #: Properties that the next commit sets on the table.
         self.options: Mapping[str, str] = {}
         self._expiry = expiry
 
     def refresh(self) -> bool:
-        """Bring the handle to the newest metadata. Returns False if there is no table.
+        """Read the newest metadata. Returns False if there is no table.
 
-        Raises `SinkError` if the table was rolled back behind this pipeline's commits.
+        Raises `SinkError` if the table was rolled back to before this pipeline's last commit.
         """
         self._table = None
-        # Another handle may commit while this one reads.
+        # The vector is taken before reading, because another handle may commit meanwhile.
         seen = self._seen.of(self.name)
         self.is_new = seen is None
         try:
@@ -161,19 +163,18 @@ class IcebergTarget:
 
     @property
     def staging_folder(self) -> AnyPath:
-        """Return the folder of files that belong to no table.
-
-        Keys of compacted rows, and values that rewritten rows keep.
+        """Return the folder of files that belong to no table: keys of compacted rows, and values that rewritten rows
+        keep.
         """
         return self.files.path(self.table.location()) / "_raycdc"
 
     def vector(self) -> CommitVector | None:
-        """The vector of this pipeline in the metadata of the last `refresh`."""
+        """Return the vector of this pipeline at the last `refresh`."""
         return None if self.record is None else self.record.vector
 
     @property
     def ownership(self) -> Ownership:
-        """Whose the table is."""
+        """Return who created the table."""
         return Ownership.of(self.table.metadata.properties, self._app_id, CREATED_BY)
 
     def left_empty(self) -> bool:
@@ -181,7 +182,7 @@ class IcebergTarget:
         return self.ownership.created_by_pipeline and not self.data_files()
 
     def columns(self) -> list[IcebergColumn]:
-        """The table's columns. Raises `SinkError` for a type that this sink does not write."""
+        """Return the table's columns. Raises `SinkError` for a type that this sink does not write."""
         fields = self.table.metadata.schema().fields
         for one in fields:
             if not isinstance(one.field_type, PrimitiveType) or not is_known(str(one.field_type)):
@@ -196,15 +197,15 @@ class IcebergTarget:
 
     @property
     def next_id(self) -> int:
-        """The first field id that no column of the table ever had."""
+        """Return the first field id that no column of the table ever had."""
         return self.table.metadata.last_column_id + 1
 
     def partitions(self) -> list[StoredPartition]:
-        """The partitions of the table now; older files may have other ones."""
+        """Return the present partition fields of the table. Older files may have other ones."""
         return [StoredPartition(f.source_id, f.name, str(f.transform)) for f in self.table.metadata.spec().fields]
 
     def check_layout(self, layout: TableLayout) -> None:
-        """Raise `SinkError` if the table has other partitions than those asked for."""
+        """Raise `SinkError` if the table has other partitions than the layout requests."""
         names = {column.id: column.name for column in self.columns()}
         there = [(names.get(one.source, ""), one.transform) for one in self.partitions()]
         if layout.partitions and there != [(field.column, transform_text(field)) for field in layout.partitions]:
@@ -217,7 +218,7 @@ class IcebergTarget:
             )
 
     def check_plain(self) -> None:
-        """Raise `SinkError` if the table's files are not simply its columns, as those of a stage task are."""
+        """Raise `SinkError` if files written by stage tasks cannot be added to the table."""
         metadata = self.table.metadata
         invalid = [one.transform for one in self.partitions() if not one.is_known]
         special = [f"is partitioned by {invalid[0]}, which raycdc does not know"] if invalid else []
@@ -255,7 +256,7 @@ class IcebergTarget:
     # -- commits ----------------------------------------------------------------------------------------------------
 
     def create(self, columns: pa.Schema, commit_metadata: CommitMetadata, layout: TableLayout) -> None:
-        """Make an empty table; the vector is in it from the beginning."""
+        """Create an empty table, which has the vector from the beginning."""
         numbered = [IcebergColumn(at, f.name, type_text(f.type)) for at, f in enumerate(columns, 1)]
         noted = {vector_property(self._app_id): commit_metadata.text(self._app_id, snapshot=None)}
         ours = {CREATED_BY: self._app_id, **nothing_left(self._app_id)}
@@ -265,7 +266,7 @@ class IcebergTarget:
         try:
             self._catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
         except TableAlreadyExistsError as cause:
-            # It may be the result of an earlier attempt whose answer was lost.
+            # An earlier attempt may have created the table, and its answer was lost.
             if not self.refresh() or not holds(self.vector(), commit_metadata.vector, self.name):
                 raise self.error("cannot be created", cause) from cause
             return
@@ -276,9 +277,7 @@ class IcebergTarget:
         self.refresh()
 
     def commit(self, commit_metadata: CommitMetadata, plan: Callable[[], CommitContent]) -> None:
-        """Make the change that `plan` returns, with the vector, in one commit.
-
-        Nothing if the table has the vector already.
+        """Commit the change that `plan` returns, with the vector. Does nothing if the table holds the vector already.
 
         `plan` is called again if another writer was faster. Raises `FencedError` if that was a newer driver.
         """
@@ -302,7 +301,7 @@ class IcebergTarget:
                 return
 
     def replace_files(self, change: CommitContent) -> None:
-        """Replace files by others with the same rows, as the table was at the last `refresh`.
+        """Commit a replacement of files by others with the same rows, based on the last `refresh`.
 
         The commit has no epoch, and is not retried: it raises `CommitFailedException` if another writer was faster.
         """
@@ -327,15 +326,15 @@ class IcebergTarget:
         publish(self._catalog, self.table, self.files, change, commit_properties)
 
     def error(self, what: str, cause: Exception) -> SinkError:
-        """Return the error to show for a library's error while the table was read or written."""
+        """Return the error for a library's error, raised while the table was read or written."""
         absent = is_absent(cause) or is_refused(cause) or is_the_catalogs(cause)
         kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetModifiedError
         away = is_unreachable(cause)
         if away or (self._reach.login_changes and is_login(cause)):
-            kind = SinkUnavailableError  # Another login may soon be valid, and the retry opens the catalog with it.
+            kind = SinkUnavailableError  # Another login may soon be valid, and a retry opens the catalog with it.
         if away:
             what += f", because the {self._catalog.where} is away"
-        # Arrow quotes values, and SQLAlchemy its statement with them.
+        # Arrow quotes values, and SQLAlchemy quotes a statement with values.
         text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
         commit_properties = (
             f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {text.partition('[SQL:')[0].strip()}"
@@ -344,9 +343,9 @@ class IcebergTarget:
 
 
 def lacks_replaced(target: IcebergTarget, change: CommitContent, before: TableMetadata) -> bool:
-    """Return True if certainly no snapshot has the files that `replace_files` tried to add to the table `before`.
+    """Return True if it is certain that no snapshot has the files that `replace_files` tried to add.
 
-    Called after its `CommitFailedException`. Refreshes the `target`.
+    Called after its `CommitFailedException`. `before` is the metadata before it. Refreshes the `target`.
     """
     if not target._catalog.refuses_for_certain or not target.refresh():
         return False
@@ -354,13 +353,16 @@ def lacks_replaced(target: IcebergTarget, change: CommitContent, before: TableMe
     for one in target.table.metadata.snapshots:
         replaced = one.summary is not None and one.summary[MAINTENANCE_OF_SNAPSHOT] is not None
         if replaced and one.snapshot_id not in known:
-            return False  # It may be our commit.
+            return False  # The snapshot may be our commit.
     there = {str(target.files.path(file.file_path)) for file in target.data_files()}
     return not any(str(file.path) in there for file in change.add)
 
 
 def earlier(table: Table) -> Iterator[TableMetadata]:
-    """Yield the table's earlier metadata, newest first, as far as it is kept. Raises `OSError` if the store refuses."""
+    """Yield the table's earlier metadata that still exists, newest first.
+
+    Raises `OSError` if the store refuses access.
+    """
     for entry in reversed(table.metadata.metadata_log):
         try:
             yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
@@ -371,12 +373,12 @@ def earlier(table: Table) -> Iterator[TableMetadata]:
 
 
 def check_sources(table: IcebergTarget, columns: Sequence[IcebergColumn]) -> None:
-    """Raise `SinkError` unless the table can still be partitioned by `columns`, which it is about to have."""
+    """Raise `SinkError` if the table cannot be partitioned with its new `columns`."""
     here = {column.id: column for column in table.columns()}
     there = {column.id: column.type for column in columns}
     for one in table.partitions():
         was = here[one.source]
-        # Readers differ in how they interpret a manifest's values of another type.
+        # Readers interpret a manifest's values of another type in different ways.
         if there.get(one.source) not in (was.type, "long" if was.type == "int" else was.type):
             raise ChangeRefusedError(
                 f"{table.name}: column {was.name!r} was dropped, made anew or given another type at the source, and "

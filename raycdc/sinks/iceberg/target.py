@@ -1,7 +1,6 @@
-"""The verbs of `raycdc.sinks.steps` for an Iceberg table: the files that each commit adds and removes.
-
-`table` makes the commits. A change is planned against the table as it is when the commit is tried, and again if another
-writer was faster.
+"""The verbs of `raycdc.sinks.steps` for an Iceberg table: they decide which files each commit adds and removes. `table`
+makes the commits. A change is planned against the table as it is when the commit is tried, and again if another writer
+was faster.
 
 Schema changes are planned by field ids according to ``pipeline.schema_change``, and carried out in one commit with the
 vector. A column keeps its id as long as it is the same column, under any name and at any position: then the change
@@ -70,8 +69,10 @@ ICEBERG = lake_abilities("Iceberg", _stored)
 
 @dataclass(frozen=True, slots=True)
 class EvolvedColumn:
-    """A column as it will be; `origin` is the id of the column whose values it has, None for a new one, whose rows
-    have `constant` (as text) or null.
+    """A column of the table after the changes.
+
+    `origin` is the id of the column whose values it keeps. None: it is a new column, whose existing rows get `constant`
+    (as text) or null.
     """
 
     column: IcebergColumn
@@ -81,7 +82,10 @@ class EvolvedColumn:
 
 @dataclass(frozen=True, slots=True)
 class SchemaEvolution:
-    """The table's columns after the changes. `emptied` says that its rows go, `rewritten` that its files must be."""
+    """The table's columns after the changes.
+
+    `emptied` says that its rows are removed, `rewritten` that its files are.
+    """
 
     columns: tuple[EvolvedColumn, ...]
     emptied: bool
@@ -107,7 +111,7 @@ def plan_evolution(
 def mergeable(
     present: Sequence[IcebergColumn], wanted: pa.Schema, work: TableCommit, *, next_id: int
 ) -> SchemaEvolution:
-    """Return the columns of an existing table, with those that it lacks. Raises `SinkError` if types differ."""
+    """Return the columns of an existing table, extended by missing ones. Raises `SinkError` if types differ."""
     check_adoptable(ICEBERG, work.target, _fields(present), wanted)
     there = {column.name.casefold() for column in present}
     missing = [field for field in wanted if field.name.casefold() not in there]
@@ -119,10 +123,13 @@ def mergeable(
 def _numbered(
     plan: ColumnPlan[pa.Field], present: Sequence[IcebergColumn], work: TableCommit, *, next_id: int, upsert: bool
 ) -> SchemaEvolution:
-    """Ids for the columns: a column's own while its values can be read from the files as they are, else new ones."""
+    """Return the plan with field ids.
+
+    A column keeps its id if its values can be read from the existing files. Otherwise it gets a new one.
+    """
     here = {column.name: column for column in present}
     kept_by: dict[int, str] = {}
-    #: If two columns have the values of one, the one that keeps its name keeps the id.
+    #: If two columns keep the values of the same column, the one with its name keeps the id.
     for p in sorted(plan.columns, key=lambda p: p.name != p.values_of):
         if p.values_of is not None and _is_read_as(here[p.values_of].arrow, p.column.type):
             kept_by.setdefault(here[p.values_of].id, p.name)
@@ -146,19 +153,21 @@ def _fields(columns: Sequence[IcebergColumn]) -> list[pa.Field]:
 
 
 def _is_read_as(have: pa.DataType, want: pa.DataType) -> bool:
-    """Iceberg's own promotions: int to long, float to double, a decimal to more digits before the point."""
+    """Return True for Iceberg's type promotions: int to long, float to double, and decimals with more integer
+    digits.
+    """
     if have == want or (have, want) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64())):
         return True
     decimals = pa.types.is_decimal(have) and pa.types.is_decimal(want)
     return bool(decimals and have.scale == want.scale and have.precision <= want.precision)
 
 
-#: Data files up to this size together are rewritten in this process, larger ones by tasks: a Spark job costs more than
-#: reading this much.
+#: Data files of up to this size in total are rewritten in this process, because a Spark job costs more than reading
+#: them.
 REWRITE_IN_PROCESS_BYTES_MAX = 32 << 20
 
-#: Data files up to the first size are rewritten together with others, up to the second size in total: merged files are
-#: not joined forever, and a changed row costs the copying of some megabytes at most.
+#: Data files of up to the first size are rewritten together, up to the second size in total. The limits prevent
+#: combining files again and again, and copying more than a few megabytes for a changed row.
 SMALL_BYTES_MAX = 4 << 20
 TOGETHER_BYTES_MAX = 8 << 20
 
@@ -166,32 +175,32 @@ TOGETHER_BYTES_MAX = 8 << 20
 CRUMB_BYTES_MAX = 256 << 10
 SMALL_FILES_MAX = 16
 
-#: The names of data files that merges (`new_file`; with a number for each partition) and maintenance write.
+#: The names of data files that merges (`new_file`, with a number for each partition) and maintenance write.
 _OURS = re.compile(r"(\d{10,}|upkeep)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(-\d{5,})?\.parquet")
 
-#: The beginning of names of files that no table is to have.
+#: The prefix of names of files that belong to no table.
 KEYS = "keys-"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedIceberg:
-    """Results of a table's stage tasks, and the field ids and partitions that their files were written for."""
+    """Results of a table's stage tasks, and the columns and partitions for which their files were written."""
 
     append: list[list[WrittenFile]] = field(default_factory=list)
     merge: list[CompactedFiles] = field(default_factory=list)
     columns: list[IcebergColumn] = field(default_factory=list)
     partitions: list[StoredPartition] = field(default_factory=list)
-    #: Files that the commit needs and the table never has.
+    #: Files that the commit needs and that never belong to the table.
     scratch: list[FileName] = field(default_factory=list)
 
     def files(self, step: int) -> list[WrittenFile]:
-        """The data files of a step."""
+        """Return the data files of a step."""
         each = self.append if step == STEP_APPEND else [result.files for result in self.merge]
         return [file for files in each for file in files]
 
 
 class IcebergSteps(Target):
-    """An Iceberg table in the hands of one thread."""
+    """An Iceberg table, used by one thread."""
 
     def __init__(self, table: IcebergTarget, context: SinkContext) -> None:
         super().__init__(table.name, f"The Iceberg table {table.name}")
@@ -268,14 +277,16 @@ class IcebergSteps(Target):
     # -- changes, based on the table's present state
 
     def _noting(self, work: TableCommit, change: CommitContent) -> CommitContent:
-        """Return `change` with a note of columns that the source dropped and the table keeps, if it lacks that note."""
+        """Return `change` with a note of the columns that the source dropped and the table keeps, unless the table has
+        that note.
+        """
         if not self._context.upsert:
             return change
         note = self._table.ownership.note(self._table.arrow().names, work.schema.arrow().names)
         return replace(change, properties={**change.properties, **note})
 
     def _change(self, work: TableCommit, staged: StagedIceberg, step: int) -> CommitContent:
-        """The rows of one step of an epoch."""
+        """Return the commit for the rows of one step of an epoch."""
         table = self._table
         if self._context.upsert:
             check_unchanged(table, work.schema.arrow().names)
@@ -303,7 +314,8 @@ class IcebergSteps(Target):
         bounds = KeyBounds(key, touched)
         files = table.data_files()
         many = small_files(files, table)
-        # By their paths: where a table has a file twice, with other bounds even, both go together.
+        # Files are compared by their paths, so that all entries of a file that the table lists twice are handled
+        # together.
         chosen = many.union(file for file in files if bounds.may_have(file.lower_bounds, file.upper_bounds))
         old = [file for file in files if file in chosen]
         columns = [WantedColumn(column, column.id) for column in table.columns()]
@@ -332,7 +344,7 @@ class IcebergSteps(Target):
         return CommitContent(add=[*added, *new], delete=missing)
 
     def _evolved(self, work: TableCommit, wanted: pa.Schema) -> CommitContent:
-        """The schema changes of an epoch."""
+        """Return the commit for the schema changes of an epoch."""
         if self._context.upsert:
             check_unchanged(self._table, work.schema.arrow().names)
         columns, rules = self._table.columns(), self._context.rules
@@ -368,7 +380,7 @@ class IcebergSteps(Target):
         *,
         carry: Sequence[IcebergColumn] = (),
     ) -> list[RewrittenFiles]:
-        """Rewrite data files by tasks, one for each group."""
+        """Rewrite data files by tasks, one for each group, and return their results."""
         partitions = tuple(self._table.partitions())
         tasks = [
             Rewrite(
@@ -385,7 +397,10 @@ class IcebergSteps(Target):
         return run_in_commit(tasks, self._context)
 
     def _replaced(self, wanted: pa.Schema) -> CommitContent:
-        """Return an empty table of `wanted` in place of the old one; unchanged columns keep their ids."""
+        """Return the commit that empties the table and gives it the columns `wanted`.
+
+        Unchanged columns keep their ids.
+        """
         table = self._table
         table.check_plain()
         here = {(column.name, column.arrow): column for column in table.columns()}
@@ -398,9 +413,10 @@ class IcebergSteps(Target):
 
 
 def small_files(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile]:
-    """Files that a merge takes along, whether or not they have a key of it: where a partition has many very small ones
-    that raycdc wrote. Those of others, which it may not be able to read, are none of its business here. Some megabytes
-    at most.
+    """Return very small files that a merge rewrites even without a changed key, some megabytes at most.
+
+    They are of partitions that have many of them. Only files that raycdc wrote are included, because others may not be
+    readable.
     """
     now = table.table.metadata.default_spec_id
     each: dict[tuple[Any, ...], list[DataFile]] = {}
@@ -418,12 +434,12 @@ def small_files(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile
 
 
 def _is_ours(file: DataFile) -> bool:
-    """Return True if raycdc named the data file."""
+    """Return True if the data file has a name that raycdc gives."""
     return file.file_format == FileFormat.PARQUET and bool(_OURS.fullmatch(file.file_path.rpartition("/")[2]))
 
 
 def paths_of(files: Iterable[DataFile], table: IcebergTarget) -> frozenset[str]:
-    """The texts of their paths."""
+    """Return the paths of the files as texts."""
     return frozenset(str(table.files.path(file.file_path)) for file in files)
 
 
@@ -448,23 +464,23 @@ def size_of(file: DataFile) -> int:
 
 
 def values_of(file: DataFile) -> tuple[Any, ...]:
-    """The partition of a data file, as Iceberg has it."""
+    """Return the partition values of a data file, as Iceberg stores them."""
     return tuple(file.partition[at] for at in range(len(file.partition)))
 
 
 def run_in_commit(tasks: Sequence[StageTask[ResultT]], context: SinkContext) -> list[ResultT]:
-    """The results of tasks that a commit waits for."""
+    """Run tasks for which a commit waits, in this process if they are small, and return their results."""
     small = sum(task.input_bytes for task in tasks) <= REWRITE_IN_PROCESS_BYTES_MAX
     return run_in_process(tasks) if small else context.run_tasks(tasks)
 
 
 def rows_of(work: TableCommit, context: SinkContext) -> pa.Schema:
-    """The columns of the rows to come."""
+    """Return the columns of the rows to come."""
     return work.schema.arrow() if context.upsert else changelog_arrow(work.schema)
 
 
 def columns_of(work: TableCommit, table: IcebergTarget, context: SinkContext) -> list[IcebergColumn]:
-    """The table's columns that rows of `work` have, in their order."""
+    """Return the table's columns that rows of `work` have, in the rows' order."""
     there = {column.name: column for column in table.columns()}
     wanted = stored(rows_of(work, context))
     if missing := [name for name in wanted.names if name not in there]:
@@ -479,14 +495,14 @@ def columns_of(work: TableCommit, table: IcebergTarget, context: SinkContext) ->
 
 
 def foreign_columns(table: IcebergTarget, work: TableCommit) -> list[IcebergColumn]:
-    """The table's columns that are no business of this pipeline's."""
+    """Return the table's columns that belong to other writers."""
     source = work.schema.arrow().names
     left = table.ownership.left_behind(table.arrow().names, source)
     return [column for column in table.columns() if column.name not in source and column.name not in left]
 
 
 def parse_location(work: TableCommit, table: IcebergTarget, columns: Sequence[IcebergColumn]) -> FileDestination:
-    """Return the destination of a task for rows of `work` with these columns."""
+    """Return the destination for a task that writes rows of `work` with these columns."""
     return FileDestination(new_file(table, work), tuple(columns), tuple(table.partitions()))
 
 

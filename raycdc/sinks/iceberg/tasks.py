@@ -1,7 +1,8 @@
-"""The stage tasks of the Iceberg sink: segments in, data files out; and at a commit, data files in and out.
+"""The stage tasks of the Iceberg sink: they write data files from segments, and during a commit from other data files.
 
-Run by a `TaskRunner` in a Spark worker or in the driver process. Each writes files of the names it is given, whole and
-synced, and describes them; none is part of a table before a commit names it, so a task may run twice.
+A `TaskRunner` runs them in a Spark worker or in the driver process. Each writes files under the names it is given,
+completely and synced, and returns their descriptions. No file belongs to a table before a commit names it, so a task
+may run twice.
 """
 
 from __future__ import annotations
@@ -43,26 +44,26 @@ BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class FileDestination:
-    """Where a task's data files go: their name, with what columns and partitions of the table."""
+    """The destination of a task's data files: their path, and the columns and partitions of the table."""
 
     path: FileName
     columns: tuple[IcebergColumn, ...]
     partitions: tuple[StoredPartition, ...] = ()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-        """Write batches that are `as_stored`."""
+        """Write batches that are `as_stored`, and return the files."""
         return write_data_files(self.path, self.columns, batches, self.partitions)
 
     def stored(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """`batches` with the table's columns."""
+        """Yield `batches` with the table's columns and types."""
         return (as_stored(batch, self.columns) for batch in batches)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedFiles:
-    """The last row of each key: the existing ones as data files, and all `rewritten` keys as a file of `keys`.
+    """The last row of each key: data files with the rows that exist, and the file `keys` with all `rewritten` keys.
 
-    `truncated` says that nothing older survives.
+    `truncated` says that no older row of the table remains.
     """
 
     files: list[WrittenFile]
@@ -73,9 +74,10 @@ class CompactedFiles:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenFiles:
-    """The data files that `went`, and the files in their place: none if no row is left or no file is removed.
+    """The result of rewriting data files.
 
-    `carried` is the file with the kept column values of removed rows.
+    `went` says for each old file if it is replaced. `files` are the new ones: none if no row is left or no old file is
+    replaced. `carried` is the file with other writers' values of the removed rows.
     """
 
     went: list[bool]
@@ -85,7 +87,9 @@ class RewrittenFiles:
 
 @dataclass(frozen=True, slots=True)
 class WriteRows(TableTask[list[WrittenFile]]):
-    """Rows as they are, as events (`changelog`) or as the table's columns (snapshot rows, which are all inserts)."""
+    """Writes rows unchanged, as events (`changelog`) or with the table's columns (snapshot rows, which are all
+    inserts).
+    """
 
     into: FileDestination
     changelog: bool
@@ -96,10 +100,9 @@ class WriteRows(TableTask[list[WrittenFile]]):
 
 @dataclass(frozen=True, slots=True)
 class CompactToDataFiles(TableTask[CompactedFiles]):
-    """Writes the last row of each key: existing ones as data files, and all keys as the file `keys`.
+    """Writes the last row of each key: data files with the rows that exist, and the file `keys` with all keys.
 
-    `merged` is given for rows of several source tables, or of one under another key; keys that the target must not
-    have yet are then marked in `keys`.
+    If the target is `merged`, `keys` also says which keys the target must not have yet.
     """
 
     into: FileDestination
@@ -125,7 +128,10 @@ class CompactToDataFiles(TableTask[CompactedFiles]):
 
 @dataclass(frozen=True, slots=True)
 class WantedColumn:
-    """A column of a rewritten file; `origin` is the id it has in the old one, None for a `constant` or nulls."""
+    """A column of a rewritten file.
+
+    `origin` is its field id in the old file; None if its values are a `constant` or null.
+    """
 
     column: IcebergColumn
     origin: int | None
@@ -134,10 +140,10 @@ class WantedColumn:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The keys (files of `CompactToDataFiles`) of rows to remove from data files of `target`.
+    """The keys of the rows to remove from data files of `target`; `files` are those that `CompactToDataFiles` wrote.
 
-    `alone`: all are of one table. Data files in `small_files` (their paths as texts) are rewritten even if no row is
-    removed.
+    `alone` says that all rows are of one source table. Data files in `small_files` (their paths as texts) are rewritten
+    even if no row is removed.
     """
 
     key: tuple[str, ...]
@@ -149,7 +155,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """The columns of a table that its source never had: the values that others wrote are kept when rows change.
+    """Saves other writers' values when rows change: the columns of a table that its source never had.
 
     They are written with the `key` into the file `path`, in the table's staging folder.
     """
@@ -176,12 +182,12 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite(StageTask[RewrittenFiles]):
-    """Rewrites the data files `paths`, of `size` bytes together, with the `columns` and without `changed` rows.
+    """Rewrites the data files `paths`, of `size` bytes in total, with the `columns` and without `changed` rows.
 
     The remaining rows of all files go into one file, in order, or into one for each partition. A file without a row to
-    remove is kept, unless it is in `small_files`. Raises `DataError` if a row has a key that was marked as new: it is
-    another source table's, or another row's. The columns `carry` of removed rows are saved. A path may occur several
-    times, as often as the table has the file.
+    remove is kept, unless it is in `small_files`. The columns `carry` of removed rows are saved. Raises `DataError` if
+    a row has a key that was marked as new, because it belongs to another source table or another row. `paths` contains
+    a path as often as the table lists the file.
     """
 
     paths: tuple[FileName, ...]
@@ -198,7 +204,7 @@ class Rewrite(StageTask[RewrittenFiles]):
 
     def run(self) -> RewrittenFiles:
         into = FileDestination(self.into, tuple(wanted.column for wanted in self.columns), self.partitions)
-        # Lists, because a table may have a data file, and so its rows, several times.
+        # These are lists, because a table may contain a data file, and so its rows, several times.
         if self.changed is None:
             whole = [(path, np.ones(rows_in(path), np.bool_)) for path in self.paths]
             return RewrittenFiles([True] * len(self.paths), self._written(into, whole))
@@ -215,7 +221,7 @@ class Rewrite(StageTask[RewrittenFiles]):
         return RewrittenFiles(went, written, carried)
 
     def _written(self, into: FileDestination, stays: Sequence[tuple[FileName, np.ndarray]]) -> list[WrittenFile]:
-        """The rows of files that stay, written. Raises `TargetModifiedError` if they are not as many as these."""
+        """Write the rows that stay. Raises `TargetModifiedError` if their number is not as expected."""
         batches = (batch for path, rows in stays for batch in _kept(_converted(path, self.columns), rows))
         written = into.write(batches)
         wanted, there = sum(int(rows.sum()) for _, rows in stays), sum(file.rows for file in written)
@@ -230,8 +236,9 @@ class Rewrite(StageTask[RewrittenFiles]):
 
 @dataclass(frozen=True, slots=True)
 class Together(StageTask[WrittenFile | None]):
-    """The rows of data files of one `partition`, of `size` bytes together, as a single file with the `columns`, file by
-    file in their order; None where they have no row.
+    """Combines data files of one `partition`, of `size` bytes in total, into a single file with the `columns`.
+
+    The rows stay in order, file by file. Returns None if there is no row.
     """
 
     paths: tuple[FileName, ...]
@@ -253,9 +260,9 @@ class Together(StageTask[WrittenFile | None]):
 
 @dataclass(frozen=True, slots=True)
 class CarriedInto(StageTask[list[WrittenFile]]):
-    """Rewrites a data file of new rows with the values that the table's rows had in other writers' columns.
+    """Rewrites a data file of new rows with the values that the table's earlier rows had in other writers' columns.
 
-    A row with a new key has none there. `carried` are the files that `Rewrite` saved.
+    `carried` are the files that `Rewrite` saved. Rows with a new key get null.
     """
 
     file: WrittenFile
@@ -274,7 +281,7 @@ class CarriedInto(StageTask[list[WrittenFile]]):
         numbers, names = [f"k{at}" for at in range(len(self.key))], [f"v{at}" for at in range(len(theirs))]
         known = pa.concat_tables([read_whole(path) for path in self.carried])
         keys = comparable(known, self.key).rename_columns(numbers)
-        # If others wrote a key twice, the first row is used.
+        # If other writers wrote a key twice, the first row is used.
         first = keys.append_column("#", pa.array(np.arange(len(keys)))).group_by(numbers, use_threads=False)
         chosen = first.aggregate([("#", "min")]).column("#_min")
         values = known.select([column.name for column in theirs]).rename_columns(names)
@@ -294,7 +301,7 @@ class CarriedInto(StageTask[list[WrittenFile]]):
 
 def _converted(path: FileName, wanted: Sequence[WantedColumn]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([one.column.field() for one in wanted])
-    # Under the position as its name, as one column may be read twice.
+    # Columns are named by their position, because one column may be read twice.
     sources = [IcebergColumn(one.origin or 0, str(at), one.column.type) for at, one in enumerate(wanted)]
     for batch in read_columns(path, sources, rows=BATCH_ROWS):
         arrays = [
@@ -315,7 +322,7 @@ def _kept(batches: Iterator[pa.RecordBatch], kept: np.ndarray) -> Iterator[pa.Re
 
 
 class _ChangedKeys:
-    """The keys of rows that go from data files; holds them in memory."""
+    """The keys of rows to remove from data files, held in memory."""
 
     def __init__(self, changed: Changed, columns: Sequence[IcebergColumn]) -> None:
         self._changed = changed
@@ -329,7 +336,7 @@ class _ChangedKeys:
         self._known = np.unique(self._hashes)
 
     def without(self, path: FileName) -> np.ndarray:
-        """Return which rows of a data file have none of the keys, as one byte per row."""
+        """Return for each row of a data file, as one byte, if its key is none of the keys."""
         batches = read_columns(path, self._key, rows=BATCH_ROWS, only=True)
         return np.concatenate([np.zeros(0, np.bool_), *map(self._stays, batches)])
 
@@ -339,7 +346,7 @@ class _ChangedKeys:
         stays = np.ones(batch.num_rows, np.bool_)
         indexes = np.flatnonzero(np.isin(own, self._known))
         if indexes.size:
-            # Equal hashes are equal keys but for one in billions: the join decides.
+            # Different keys rarely have equal hashes; the join compares the keys themselves.
             candidates = mine.take(pa.array(indexes)).append_column("#", pa.array(indexes))
             likely = pa.array(np.isin(self._hashes, own[indexes]))
             found = candidates.join(self._keys.filter(likely), keys=self._numbers, join_type="left semi")

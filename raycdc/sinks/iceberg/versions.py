@@ -1,8 +1,8 @@
 """The versions of a table's metadata in a warehouse of ``type = hadoop``: ``vN.metadata.json``, ``version-hint.text``.
 
-The hint names a version not much older than the newest one. Version N + 1 is created in one step that fails if it
+The hint names the newest version or a slightly older one. Version N + 1 is created by an operation that fails if it
 exists: a ``link`` in a folder, a conditional put on an object store. The hint is written afterwards. A reader begins at
-the hint and goes on while there is a next version, so a writer that died between the two loses nothing.
+the hint and continues while there is a next version, so nothing is lost if a writer dies in between.
 
 Called by `raycdc.sinks.iceberg.catalog`. Names are relative to the warehouse. Thread-safe.
 """
@@ -26,10 +26,16 @@ _HINT = "version-hint.text"
 
 
 class Versions(ABC):
-    """See the module's docstring; below are the few operations in which folders and object stores differ."""
+    """The versions of tables' metadata; see the module's docstring.
+
+    Its subclasses are for folders and for object stores.
+    """
 
     def newest(self, folder: str) -> tuple[int, str] | None:
-        """The newest version of a table and its file; None when there is no table. `folder` is that of its metadata."""
+        """Return the newest version of a table and its file; None if there is no table.
+
+        `folder` is that of its metadata.
+        """
         version = self._hint(folder)
         if version is None or self._file_of(folder, version) is None:
             found = (_VERSION.fullmatch(name) for name in self._names(folder))
@@ -43,12 +49,15 @@ class Versions(ABC):
         return version, name
 
     def add(self, folder: str, version: int, data: bytes) -> str:
-        """Make `data` the given version; the name of its file. Raises `CommitFailedException` when there is one."""
+        """Write `data` as the given version, and return the name of its file.
+
+        Raises `CommitFailedException` if the version exists.
+        """
         name = f"{folder}/v{version}.metadata.json"
         if self._has(f"{folder}/v{version}.gz.metadata.json") or not self._put_if_absent(name, data):
             raise CommitFailedException(f"Version {version} was committed by another writer: {name}")
-        # A writer that was suspended since the previous version may find the name free, because old versions are
-        # removed.
+        # The name of an old version may be free, because old versions are removed. A writer that was suspended must not
+        # use it.
         if (newest := self._hint(folder)) is not None and newest > version + 1:
             self._delete(name)
             raise CommitFailedException(f"Version {version} is long gone: {name}")
@@ -57,10 +66,10 @@ class Versions(ABC):
 
     @abstractmethod
     def folders(self, folder: str) -> list[str]:
-        """The names of the folders in a folder."""
+        """Return the names of the folders in a folder."""
 
     def make_folder(self, folder: str) -> None:  # noqa: B027
-        """Make a folder, where there are such."""
+        """Create a folder, if the storage has folders."""
 
     def _hint(self, folder: str) -> int | None:
         text = self._read(f"{folder}/{_HINT}")
@@ -92,7 +101,7 @@ class Versions(ABC):
 
 
 class FolderVersions(Versions):
-    """In a folder of this machine, durable."""
+    """Versions in a folder of this machine. Writes are durable."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -145,7 +154,7 @@ class FolderVersions(Versions):
 
 
 class StoreVersions(Versions):
-    """On an object store. Raises `StoreError`."""
+    """Versions on an object store. Raises `StoreError`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -167,7 +176,7 @@ class StoreVersions(Versions):
         self._store.put(name, data)
 
     def _put_if_absent(self, name: str, data: bytes) -> bool:
-        # The snapshot's random number makes the bytes unique.
+        # The snapshot's random id makes the bytes unique.
         return not isinstance(self._store.put_if_absent(name, data), PreconditionFailed)
 
     def _delete(self, name: str) -> None:

@@ -1,1 +1,4 @@
-"""Tables of PostgreSQL, MySQL and MariaDB: staged in the database, committed by SQL; `sink` is the way in."""
+"""Tables of PostgreSQL, MySQL and MariaDB: rows are staged in the database and committed by SQL.
+
+`sink` is the entry point.
+"""

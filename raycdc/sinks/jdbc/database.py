@@ -1,12 +1,12 @@
-"""The database sink's interface to a server: one transaction with the commit record and the rows in it.
+"""The database sink's interface to a server: sessions that each have one transaction, with the commit record and the
+rows.
 
-The parts that all servers have in common are written once (`commits`, `staging`), the others by `postgres` and `mysql`.
-Called by `sink` on the driver, and by `tasks`, which loads rows into staging tables from wherever tasks run. A session
+`CommitTable` and `raycdc.sinks.jdbc.staging` are the same for all servers; `postgres` and `mysql` implement the rest.
+`sink` calls them on the driver, and `tasks` calls them wherever tasks run, to load rows into staging tables. A session
 belongs to one thread.
 
-`CommitTable` has the records of targets in ``raycdc_commit``, one row per pipeline and target, for every kind of
-server. A record replaces only older ones. A driver that commits to a target or alters it has its row locked until the
-transaction ends.
+`CommitTable` has the records of targets in ``raycdc_commit``, one row per pipeline and target. A record only replaces
+older ones. A driver that commits to a target or alters it locks its row until the transaction ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from raycdc.state.opaque import Positions
 
 
 class CommitTable:
-    """The records of all pipelines on a server, in one transaction. `table` is ``raycdc_commit`` as SQL writes it."""
+    """The commit records of all pipelines on a server, in one transaction.
+
+    `table` is the name of ``raycdc_commit`` in SQL.
+    """
 
     def __init__(self, statements: StatementExecutor, dialect: SqlDialect, table: str) -> None:
         self._statements = statements
@@ -43,14 +46,15 @@ class CommitTable:
         return self._known(self._found(app_id, target), target, marker)
 
     def locked(self, app_id: str, target: TableId, *, marker: Callable[[TableId], str | None]) -> TargetRecord | None:
-        """Return `held` and lock the record until this transaction ends, even if there is no record yet.
+        """Return the record of `target` like `held`, and lock it until this transaction ends, even if there is no
+        record yet.
 
         No other session can then commit to `target` or alter it. Raises `SinkError` if another session has the lock for
         a minute.
         """
         rows = self._found(app_id, target, " FOR UPDATE")
         if not rows:
-            # A missing row cannot be locked, so it is inserted: a second session waits here for the first.
+            # A missing row cannot be locked, so it is inserted. A second session waits here for the first.
             quote, parameters = self._dialect.quote, self._dialect.parameters(2 + len(NO_COMMITS))
             columns = ", ".join(map(quote, ("app_id", "target", *TargetRecord.NAMES, "positions", "committed_at")))
             self._statements.run(
@@ -75,7 +79,7 @@ class CommitTable:
         return True
 
     def hold(self, app_id: str, target: TableId, held: TargetRecord, positions: Positions) -> None:
-        """Write the `locked` record. Raises `FencedError` if there is one of a newer driver or a later step."""
+        """Write the `locked` record. Raises `FencedError` if the existing one is of a newer driver or a later step."""
         vector, dialect = held.vector, self._dialect
         given = [*held.row(), json.dumps(dict(positions)), app_id, str(target)]
         names = [*self._names, dialect.quote("positions")]
@@ -96,7 +100,9 @@ class CommitTable:
             raise FencedError(f"The record of {target} was written by a newer driver.")
 
     def owners(self, target: TableId) -> dict[str, bool]:
-        """The identities whose commits the record has for `target`, and whether each made the table."""
+        """Return the identities of all pipelines with a record of `target`, with True if the pipeline created the
+        table.
+        """
         quote, (location,) = self._dialect.quote, self._dialect.parameters(1)
         rows = self._statements.rows(
             f"SELECT {quote('app_id')}, {quote('created')} FROM {self._table} WHERE {quote('target')} = {location}",
@@ -105,7 +111,7 @@ class CommitTable:
         return {str(app_id): bool(created) for app_id, created in rows}
 
     def forget_other_writers(self, app_id: str, target: TableId) -> None:
-        """Remove the records of other pipelines, whose rows in `target` are gone."""
+        """Delete the records of other pipelines, whose rows in `target` were removed."""
         quote, (name, app) = self._dialect.quote, self._dialect.parameters(2)
         self._statements.run(
             f"DELETE FROM {self._table} WHERE {quote('target')} = {name} AND {quote('app_id')} <> {app}",
@@ -130,10 +136,10 @@ class CommitTable:
         return held.known(marker(target)) if held is not None and held.intent is not None else held
 
 
-#: How long to wait for another session's lock: a replaced driver may be in its last commit.
+#: How long to wait for another session's lock, because a replaced driver may be in its last commit.
 LOCK_TIMEOUT_S = 60
-#: The time after which the server ends an idle session of ours and frees its locks: a driver that was suspended in a
-#: commit, or whose machine is gone, must not block its successor.
+#: The time after which the server ends an idle session of ours and frees its locks, so that a driver that was suspended
+#: in a commit, or whose machine is gone, does not block its successor.
 IDLE_TIMEOUT_S = 30
 
 _IMPLEMENTATIONS = {
@@ -145,7 +151,7 @@ _IMPLEMENTATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The schema of a target: its columns, its key (empty: a changelog) and the further columns that are NOT NULL."""
+    """The schema of a target: its columns, its key (empty: a changelog), and the other columns that are NOT NULL."""
 
     columns: Sequence[Column]
     key: Sequence[str]
@@ -153,30 +159,36 @@ class Made:
 
 
 class JdbcTables(Protocol):
-    """The targets of a server: their existence, creation and changes."""
+    """The target tables of a server: finds, creates and alters them."""
 
     def folded(self, app_id: str, target: TableId) -> str | None:
-        """Return another target of the pipeline that is the same table on this server, whose names ignore case."""
+        """Return another target of the pipeline that is the same table, because names on this server ignore case; else
+        None.
+        """
 
     def there(self, target: TableId) -> str | None:
-        """Return an identity that distinguishes the table from a later one of its name; None if there is no table.
+        """Return an identity that distinguishes the table from a later one with its name; None if there is no table.
 
-        It is empty if the server has no such identity.
+        The identity is empty if the server does not have one.
         """
 
     def marker(self, target: TableId) -> str | None:
-        """The mark that `create` or `alter` last left, where DDL may outrun its record; else None."""
+        """Return the mark that `create` or `alter` last left on the table, if DDL commits before the record; else
+        None.
+        """
 
     def is_empty(self, target: TableId) -> bool: ...
 
     def create(self, target: TableId, made: Made, marker: str, *, replace: bool) -> None:
-        """Create the target; with `replace`, in place of the existing table."""
+        """Create the target. With `replace`, replace an existing table."""
 
     def require_adoptable(self, target: TableId) -> None:
-        """Raise `TargetExistsError` if another writer's table would lose or change rows, whatever its columns are."""
+        """Raise `TargetExistsError` if another writer's table would lose or change rows, independently of its
+        columns.
+        """
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        """Adopt another writer's table by adding missing columns.
+        """Adopt another writer's table, and add missing columns.
 
         Raises `SinkError` if rows would be lost or changed.
         """
@@ -184,29 +196,32 @@ class JdbcTables(Protocol):
     def is_ours_alone(self, target: TableId, columns: Sequence[Column]) -> bool:
         """Return True if a row can be deleted and inserted again without a loss.
 
-        That is so if others have no column besides `columns`, and no foreign key refers to the table.
+        This requires that the table has no column besides `columns`, and that no foreign key refers to it.
         """
 
     def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
-        """Do `there`. Raises `TargetModifiedError` if a change by others would lose or change written rows."""
+        """Return the table's identity like `there`.
+
+        Raises `TargetModifiedError` if a change by others would lose or change rows.
+        """
 
     def alter(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str], marker: str) -> None:
-        """Carry `plan` out on the target, which is as `present` says; `key` is the one to come."""
+        """Apply `plan` to the target. `present` is its schema before, and `key` its key afterwards."""
 
     def has_null(self, target: TableId, column: str) -> bool:
         """Return True if a row of the target has NULL in the column."""
 
     def loosen(self, target: TableId, columns: Sequence[Column]) -> None:
-        """Let `columns`, none of which is of the key, take NULL again."""
+        """Remove the NOT NULL constraints of `columns`, which are not in the key."""
 
     def empty(self, target: TableId) -> None: ...
 
 
 class DatabaseSession(Protocol):
-    """One transaction; changes without a `commit` never happened.
+    """One transaction. Changes without a `commit` are undone.
 
-    DDL on MySQL is the exception: it commits itself and earlier changes. `tables` methods depend on what the target
-    has, so repeating them is harmless.
+    On MySQL, DDL commits itself and earlier changes. Methods of `tables` first check what the target has, so they can
+    be repeated.
     """
 
     #: True if a rollback undoes DDL, too.
@@ -214,24 +229,24 @@ class DatabaseSession(Protocol):
 
     @property
     def commits(self) -> CommitTable:
-        """The records of targets."""
+        """Return the table of commit records."""
 
     @property
     def tables(self) -> JdbcTables:
-        """The targets."""
+        """Return the target tables."""
 
     @property
     def staging(self) -> Staging:
-        """The rows on their way into targets."""
+        """Return the staging tables."""
 
     def lacking(self, databases: Sequence[str]) -> list[str] | None:
-        """Return statements that grant missing permissions; None if that is unknown.
+        """Return statements that grant missing permissions; None if the permissions are unknown.
 
-        They concern the commit table's schema and the targets' `databases`.
+        The permissions are for the commit table's schema and the targets' `databases`.
         """
 
     def is_prepared(self) -> bool:
-        """Return True if the commit table exists; before the first run only `tables.there` may be called."""
+        """Return True if the commit table exists. Before the first run, only `tables.there` may be called."""
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> TargetRecord | None:
         """Return the record of `target`.
@@ -241,20 +256,21 @@ class DatabaseSession(Protocol):
         """
 
     def holders(self, app_id: str, target: TableId, *, wholly: bool) -> str:
-        """Return who has the target locked (`raycdc.sinks.jdbc.lock_holders`), in a session that does nothing else.
+        """Return a sentence about who has the target locked (`raycdc.sinks.jdbc.lock_holders`). The session must do
+        nothing else.
 
-        The pipeline's record of `target` is checked first: a session that has it locked is the cause, not a reader of
-        the table.
+        The pipeline's record of `target` is checked first. A session that has the record locked is the cause, and not
+        one that only reads the table.
         """
 
     def commit(self) -> None: ...
 
     def rollback(self) -> None:
-        """Undo the changes since the last `commit`, and go on."""
+        """Undo the changes since the last `commit`, and begin a new transaction."""
 
 
 class JdbcDatabase(Protocol):
-    """A server and how to speak to it."""
+    """A server, with the methods that depend on its kind."""
 
     #: The name in ``sink.url``, for people.
     kind: ClassVar[str]
@@ -268,7 +284,7 @@ class JdbcDatabase(Protocol):
         """Return the server's address."""
 
     def prepare(self) -> None:
-        """Make the commit table and the place of staging tables, where they are missing."""
+        """Create the commit table and the schema of staging tables if they are missing."""
 
     def session(self) -> AbstractContextManager[DatabaseSession]: ...
 
@@ -276,7 +292,7 @@ class JdbcDatabase(Protocol):
         """Raise `SinkError` for columns that the server cannot have."""
 
     def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
-        """Return True if the change gives the column, of the `key` or not, another type on this server."""
+        """Return True if the change gives the column another type on this server. `key` says that it is in the key."""
 
     def load(
         self,
@@ -287,24 +303,24 @@ class JdbcDatabase(Protocol):
         *,
         flags: Sequence[str],
     ) -> int:
-        """Create the staging table `name` with all the rows of `batches`, or none of them, and return their number.
+        """Create the staging table `name` with all rows of `batches`, or none of them, and return their number.
 
         The boolean columns `flags` are appended to the others. Raises `SinkError` for a value that the server cannot
         hold.
         """
 
     def unrepresentable(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
-        """See `raycdc.sinks.api.Sink.unrepresentable`."""
+        """Return the reasons why the server can never hold rows, as `raycdc.sinks.api.Sink.unrepresentable` does."""
 
     def drop_stages(self, prefix: str, *, up_to: str) -> None:
-        """Remove staging tables whose names begin with `prefix` and do not come after `up_to`; best effort."""
+        """Drop staging tables whose names begin with `prefix` and are not greater than `up_to`. Ignores errors."""
 
     def close(self) -> None:
         """Close this process's idle connections."""
 
 
 def open_database(address: Address) -> JdbcDatabase:
-    """The implementation for the kind of server; its driver is imported here."""
+    """Return the implementation for the kind of server. Its driver is only imported here."""
     module, _, name = _IMPLEMENTATIONS[address.kind].partition(":")
     try:
         implementation = getattr(importlib.import_module(module), name)

@@ -1,7 +1,7 @@
-"""Finds which session has a target of a database locked, to show it and to decide if the target alone is blocked.
+"""Finds which session has a target of a database locked.
 
-Used by the sink when a statement about the target waited for minutes without success. The queries wait for no lock, or
-for one second (MySQL and MariaDB).
+The sink uses it after a statement waited for minutes, to show the session, and to decide if only this target is
+blocked. The queries wait for no lock, or for one second (MySQL and MariaDB).
 
 | server | query |
 |---|---|
@@ -23,7 +23,8 @@ from raycdc.model import TableId
 _HOLDERS_SHOWN = 3
 #: The PostgreSQL locks that prevent writes by other sessions (its manual's table of conflicting lock modes).
 _NOBODY_WRITES = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
-#: Readers hold up a change of the columns; our own sessions end by themselves.
+#: Sessions that only read are included, because they delay a change of the columns. Our own sessions are not, because
+#: they end by themselves.
 _OF_POSTGRES = """
 SELECT DISTINCT a.pid, coalesce(a.usename::text, ''), coalesce(a.application_name, ''), l.mode,
   coalesce(extract(epoch FROM now() - a.xact_start), -1)::bigint
@@ -44,7 +45,7 @@ _OF_MYSQL = (
 
 
 class QueryRunner(Protocol):
-    """The part of a `database.Session` with which statements are run."""
+    """The part of a `database.DatabaseSession` that runs statements."""
 
     def run(self, statement: str, *arguments: Any) -> None: ...
 
@@ -67,7 +68,7 @@ def record_held(end: str) -> str:
 def postgres_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str:
     """Return a sentence about who has `target` locked; empty if it is free.
 
-    `wholly`: only locks that prevent all writes.
+    `wholly`: only locks that prevent all writes count.
     """
     found = [
         f"session {pid} of {user}{f' ({name})' if name else ''}{f', for {seconds} s' if seconds >= 0 else ''} ({mode})"
@@ -80,7 +81,10 @@ def postgres_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> 
 
 
 def mysql_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str:
-    """Do `postgres_holders` for MySQL and MariaDB; row locks are seen only if the server lists them."""
+    """Return the sentence of `postgres_holders` for MySQL and MariaDB.
+
+    Row locks are only seen if the server lists them.
+    """
     locked = False
     session.run("SET SESSION lock_wait_timeout = 1")
     try:
@@ -92,7 +96,7 @@ def mysql_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str
         return ""
     found = list[str]()
     for statement in _OF_MYSQL:
-        # For a server without such a table, or an account that may not read it.
+        # The server may not have this table, or the account may not read it.
         with suppress(SinkError):
             found += [
                 f"session {number} of {user}" for number, user in session.rows(statement, target.db, target.table)

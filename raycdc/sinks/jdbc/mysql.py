@@ -1,19 +1,19 @@
 """MySQL and MariaDB as a target: multi-row INSERTs into staging tables, then set-based statements in one transaction.
 
-Rows become text column by column (`mysql_text`) and are sent as statements of a few megabytes in strict mode, the only
-way that every server permits (LOAD DATA LOCAL needs ``local_infile`` and turns wrong values into warnings).
+Rows become text column by column (`mysql_text`), and are sent as statements of a few megabytes in strict mode. This is
+the only way that every server permits: LOAD DATA LOCAL needs ``local_infile``, and turns wrong values into warnings.
 
-DDL commits implicitly here, so the lock on the record alone would fence nothing. A session takes a named lock of the
-target (``GET_LOCK``) before it reads the record, and runs its DDL on the same connection: the lock survives the
-implicit commit, and is released with the connection, after a running statement has ended. Two drivers therefore never
-alter one target concurrently, and a driver without its connection can alter nothing. The server ends a session that is
-idle for `IDLE_TIMEOUT_S`, so a suspended driver keeps no locks. Before the statement, the record notes the schema that
-the statement will leave, and the statement puts ``raycdc IDENTITY:TARGET:EPOCH`` into the table's comment: both
-together prove that it was carried out, even if the driver died. Data that rows need (the default of a new column) is
-written in the transaction of the record, which replaces only an older one.
+DDL commits implicitly, so a lock of the record alone would not fence it. A session takes a named lock of the target
+(``GET_LOCK``) before it reads the record, and runs its DDL on the same connection. The lock survives the implicit
+commit, and is released with the connection, after a running statement has ended. Two drivers therefore never alter one
+target concurrently, and a driver that lost its connection cannot alter anything. The server ends a session that is idle
+for `IDLE_TIMEOUT_S`, so a suspended driver keeps no locks. Before the statement, the record gets the schema that the
+statement will leave. The statement puts ``raycdc IDENTITY:TARGET:EPOCH`` into the table's comment. Together they show
+that the statement was carried out, even if the driver died. The default of a new column is written to existing rows in
+the transaction of the record, which only replaces an older one.
 
-*Galera*: the named lock is one node's. Rows and record stay exact whatever node drivers write to, because the record's
-row is certified; DDL is fenced only among drivers that reach the same node, so give ``sink.url`` one node, or a proxy
+*Galera*: the named lock is local to one node. Rows and record are exact on any node, because the cluster certifies the
+record's row. DDL is only fenced among drivers that use the same node, so ``sink.url`` should name one node, or a proxy
 that writes to one. If ``pxc_strict_mode`` forbids ``GET_LOCK``, the sink stops with the server's message.
 
 `missing` finds the privileges that an account lacks in a database from the text of ``SHOW GRANTS``.
@@ -54,8 +54,8 @@ from raycdc.sinks.jdbc.unrepresentable_values import mysql_unrepresentable
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
 
-#: The privileges for tables that the sink makes, and for staging tables. Without the last one an account does not see
-#: the triggers of others, which may change its rows.
+#: The privileges for tables that the sink creates, and for staging tables. Without the last one, an account does not
+#: see other users' triggers, which may change its rows.
 NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "TRIGGER")
 
 _GRANT = re.compile(r"GRANT (?P<what>.+?) ON (?P<where>\S.*?) TO ", re.DOTALL)
@@ -65,7 +65,7 @@ _ROLE = re.compile(r"GRANT (?P<role>[`'].+?[`'](?:@[`'].*?[`'])?) TO ", re.DOTAL
 def missing(grants: Sequence[str], database: str) -> list[str] | None:
     """Return the privileges in `NEEDED` that the account lacks in `database`.
 
-    Returns None if its privileges are on single tables, which may be enough.
+    Returns None if it has privileges on single tables, which may be enough.
     """
     have: set[str] = set()
     single = False
@@ -83,7 +83,7 @@ def missing(grants: Sequence[str], database: str) -> list[str] | None:
 
 
 def roles(grants: Iterable[str]) -> list[str]:
-    """The roles that the account has, as the server writes them."""
+    """Return the roles that the account has, in the server's notation."""
     return [found["role"] for grant in grants if " ON " not in grant and (found := _ROLE.match(grant))]
 
 
@@ -96,7 +96,8 @@ def _matches(pattern: str, database: str) -> bool:
     return re.fullmatch(expression, database, re.DOTALL) is not None
 
 
-#: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.
+#: The size of a statement with rows: large enough that its fixed cost does not matter, and far below any server's
+#: limit.
 STATEMENT_BYTES = 2 << 20
 
 _SESSION = (
@@ -108,7 +109,7 @@ _SESSION = (
 
 
 class MySqlDatabase:
-    """See the module's docstring and `database.Database`."""
+    """A MySQL or MariaDB server; see the module's docstring and `database.JdbcDatabase`."""
 
     kind: ClassVar[str] = "MySQL"
     ignores_case: ClassVar[bool] = True
@@ -140,7 +141,7 @@ class MySqlDatabase:
             close_quietly(connection)
 
     def close(self) -> None:
-        """Do nothing: no connection is kept."""
+        """Do nothing, because no connection is kept."""
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         check_names(self._address.names, target, [column.name for column in columns])
@@ -178,7 +179,7 @@ class MySqlDatabase:
                     )
                 names = ", ".join(map(quote_name, batch.schema.names))
                 start = f"INSERT INTO {table} ({names}) VALUES ".encode()
-                # The server counts the command's own byte, too.
+                # The server's limit includes the byte of the command.
                 values_bytes = packet_bytes - len(start) - 1
                 for values in value_lists(batch, bytes_max=min(STATEMENT_BYTES, values_bytes)):
                     if len(values) > values_bytes:
@@ -198,7 +199,7 @@ class MySqlDatabase:
         return mysql_unrepresentable(rows, columns, key, bytes_max=packet_bytes)
 
     def drop_stages(self, prefix: str, *, up_to: str) -> None:
-        # A task may be writing to one; it is removed by the next commit.
+        # A task may still be writing to the table; the next commit removes it.
         with suppress(SinkError), self.session() as session:
             session.run("SET SESSION lock_wait_timeout = 1")
             names = session.rows(
@@ -230,7 +231,7 @@ class MySqlDatabase:
                 for statement in _SESSION:
                     cursor.execute(statement)
                 cursor.execute(f"SET SESSION wait_timeout = {IDLE_TIMEOUT_S}")
-                # Deleting by a join needs one; it is not there before `prepare`.
+                # A DELETE with a join needs a default database, which may not exist before `prepare`.
                 with suppress(pymysql.err.OperationalError):
                     cursor.execute(f"USE {quote_name(a.database)}")
             connection.autocommit(value=False)
@@ -241,7 +242,7 @@ class MySqlDatabase:
 
 
 class MySqlDialect:
-    """See `sql.Dialect`."""
+    """The SQL of MySQL and MariaDB; see `staging.SqlDialect`."""
 
     now = "UTC_TIMESTAMP(6)"
     defer = ""
@@ -265,9 +266,9 @@ class MySqlDialect:
         return f"DELETE t FROM {table} t JOIN {stage} s ON {match} WHERE {condition}"
 
     def upsert(self, rows: Upsert) -> Sequence[str]:
-        # ON DUPLICATE KEY UPDATE would update the row that has the same value in any unique index.
+        # ON DUPLICATE KEY UPDATE would also update a row that has the same value in another unique index.
         matching = match(self, rows.key)
-        # A TIMESTAMP of the key is set, too: otherwise the server might set it.
+        # A TIMESTAMP of the key is set, too, because the server might set it otherwise.
         sets = [
             f"t.{quote_name(c.name)} = s.{quote_name(c.name)}"
             for c in rows.columns
@@ -285,7 +286,7 @@ class MySqlDialect:
 
 
 class MySqlSession:
-    """See `database.Session`."""
+    """A session on MySQL or MariaDB; see `database.DatabaseSession`."""
 
     transactional_ddl: ClassVar[bool] = False
 
@@ -299,7 +300,7 @@ class MySqlSession:
         self.staging = Staging(self, dialect, home)
 
     def run(self, statement: str | bytes, *arguments: Any) -> None:
-        """Execute one statement. `SinkError` with the server's words."""
+        """Execute one statement. Raises `SinkError` with the server's message."""
         self.rows(statement, *arguments)
 
     def rows(self, statement: str | bytes, *arguments: Any) -> list[tuple[Any, ...]]:
@@ -307,11 +308,11 @@ class MySqlSession:
         return self._execute(statement, arguments)[0]
 
     def changed(self, statement: str, *arguments: Any) -> int:
-        """Execute one UPDATE; returns how many rows it found."""
+        """Execute one UPDATE, and return how many rows it matched."""
         return self._execute(statement, arguments)[1]
 
     def _execute(self, statement: str | bytes, arguments: Sequence[Any]) -> tuple[list[tuple[Any, ...]], int]:
-        """The rows of a statement, and how many it found or changed."""
+        """Return the rows of a statement, and how many it matched or changed."""
         if isinstance(statement, str):
             note_statement(statement)
         try:
@@ -329,7 +330,7 @@ class MySqlSession:
         account = "@".join(f"'{part}'" for part in str(user).rsplit("@", 1))
         grants = [str(row[0]) for row in self.rows("SHOW GRANTS FOR CURRENT_USER()")]
         for role in roles(grants):
-            # MySQL lists the privileges of a role if it is named with the account, MariaDB for the role itself.
+            # MySQL lists the privileges of a role together with the account's, MariaDB lists them for the role.
             for question in (f"SHOW GRANTS FOR {account} USING {role}", f"SHOW GRANTS FOR {role}"):
                 with suppress(SinkError):
                     grants += [str(row[0]) for row in self.rows(question)]

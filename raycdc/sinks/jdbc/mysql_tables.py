@@ -1,9 +1,9 @@
-"""Tables of a MySQL or MariaDB server that are targets: created, adopted and altered.
+"""Creates, adopts and alters target tables of a MySQL or MariaDB server.
 
-Each change is one statement that leaves a mark (`raycdc.sinks.jdbc.mysql` says why). The mark is the end of the table's
-comment, after the text that others wrote: `` raycdc MARKER`` of a statement of ours, or `` [raycdc]`` if the table was
-only adopted. A table of the name without a mark is a different one: no other property that every account may read, and
-that survives a rebuild of the table, distinguishes them.
+Each change is one statement that leaves a mark (`raycdc.sinks.jdbc.mysql` explains why). The mark is the end of the
+table's comment, after other users' text: `` raycdc MARKER`` for a statement of ours, or `` [raycdc]`` if the table was
+only adopted. A table with the same name and without a mark is a different one. No other property can show this that
+every account may read, and that survives a rebuild of the table.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import mysql_type
 from raycdc.sinks.jdbc.unsupported_features import check_mysql, inspect_mysql_table
 
-#: Collations that distinguish all texts, including trailing spaces, best first; a server has one of them or none.
+#: Collations that distinguish all texts, including trailing spaces. A server has one of them or none.
 EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
 
-#: Of a table that was taken over.
+#: The mark of a table that was adopted.
 _ADOPTED = "[raycdc]"
 _MARKED = re.compile(r"(?:^| )(?:raycdc (\S+:\S+)|\[raycdc\])$")
 _COMMENT_LENGTH_MAX = 2048
-#: Types that an instant may have, of which the first has the years from 1970 to 2038 only.
+#: The types that a TIMESTAMP column may have. The first only covers the years from 1970 to 2038.
 _MOMENTS = {"timestamp(6)", "datetime(6)"}
 
 
-#: How long a change of a table's schema waits for sessions that use the table.
+#: How long a change of a table's schema waits for other sessions that use the table.
 CHANGE_LOCK_TIMEOUT_S = 2
 
 
 class MySqlTables:
-    """See `database.Tables`. `record` is ``raycdc_commit`` as SQL writes it."""
+    """The target tables of a MySQL or MariaDB server; see `database.JdbcTables`.
+
+    `record` is the name of ``raycdc_commit`` in SQL.
+    """
 
     def __init__(self, statements: StatementExecutor, database: JdbcDatabase, record: str) -> None:
         self._statements = statements
@@ -70,8 +73,8 @@ class MySqlTables:
     def _change(self, statement: str) -> None:
         """Change a table's schema.
 
-        New readers of the table wait behind this statement while it waits for present ones, so it waits only for a
-        short time, and is retried.
+        While the statement waits for sessions that read the table, new readers wait behind it. It therefore waits only
+        for a short time, and is retried.
         """
         self._run(f"SET @raycdc = @@lock_wait_timeout, SESSION lock_wait_timeout = {CHANGE_LOCK_TIMEOUT_S}")
         self._run(statement)
@@ -82,7 +85,7 @@ class MySqlTables:
         parts = [definition(c, made.key, collation, is_null=c.name not in made.demands) for c in made.columns]
         if made.key:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote_name, made.key))})")
-        # Names include the target, because two targets of a database may be replaced concurrently.
+        # The name includes the target, because two targets of a database may be replaced concurrently.
         digest = hashlib.sha256(str(target).encode()).hexdigest()[:16]
         location = quote_name(target.db, f"{STAGE_PREFIX}new_{digest}") if replace else _name(target)
         statement = (
@@ -172,7 +175,7 @@ class MySqlTables:
         self._change(f"ALTER TABLE {_name(target)} {parts}")
 
     def _clauses(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str]) -> list[str]:
-        """The one ALTER that carries the plan out on a table that has the columns of its record."""
+        """Return the clauses of the one ALTER that applies the plan to a table with the columns of its record."""
         there = self._types(target)
         if missing := [c.name for c in present.columns if c.name not in there]:
             raise TargetModifiedError(
@@ -185,10 +188,10 @@ class MySqlTables:
         clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in columns]
         for old, column in columns.items():
             retyped = self._database.retyped(before[old], column, key=column.name in key)
-            # An older version used another type for instants; without rows, changing it is free.
+            # An older version used another type for timestamps. Without rows, changing it costs nothing.
             retyped |= plan.emptied and {there[old], mysql_type(column.type, key=column.name in key)} == _MOMENTS
             is_null = column.name not in plan.demands
-            # Columns of a key have types of their own and take no NULL.
+            # Columns of a key have other types, and are NOT NULL.
             if old != column.name or retyped or plan.rekeyed or is_null == (old in present.demands):
                 clauses.append(f"CHANGE COLUMN {quote_name(old)} {definition(column, key, collation, is_null=is_null)}")
         for column in (p.column for p in plan.columns if p.origin is None):
@@ -213,7 +216,7 @@ class MySqlTables:
         return str(rows[0][0]) if rows else None
 
     def _types(self, target: TableId) -> dict[str, str]:
-        """Column types as `mysql_type` spells them, without the display width that older servers add."""
+        """Return the column types as `mysql_type` spells them, without the display width that older servers add."""
         rows = self._rows(
             "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "
             "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -227,32 +230,37 @@ class MySqlTables:
 
 
 def _marker(comment: str | None) -> str | None:
-    """The marker in a table's comment."""
+    """Return the marker in a table's comment; None if there is none."""
     marked = _MARKED.search(comment or "")
     return marked[1] if marked is not None else None
 
 
 def _identity(comment: str | None) -> str | None:
-    """See `database.Tables.there`; None is no table's comment."""
+    """Return the identity of a table from its comment, as `database.JdbcTables.there` does; None if there is no
+    comment.
+    """
     if comment is None:
         return None
     return "marked" if _MARKED.search(comment) else ""
 
 
 def _comment(before: str, marker: str = "") -> str:
-    """The clause that marks a table which had the comment `before`; its words stay, as far as there is room."""
+    """Return the clause that adds a mark to the comment `before` of a table.
+
+    The existing text is cut if there is no room.
+    """
     mark = f"raycdc {marker}" if marker else _ADOPTED
     words = _MARKED.sub("", before)[: _COMMENT_LENGTH_MAX - len(mark) - 1]
-    # Sessions take no backslash for an escape.
+    # In our sessions, a backslash is no escape.
     text = f"{words} {mark}".strip().replace("'", "''")
     return f"COMMENT = '{text}'"
 
 
 def definition(column: Column, key: Sequence[str], collation: str, *, is_null: bool = True) -> str:
-    """The column as a CREATE or ALTER statement has it."""
+    """Return the column's definition for a CREATE or ALTER statement."""
     kind = mysql_type(column.type, key=column.name in key)
     text = f" CHARACTER SET utf8mb4 COLLATE {collation}" if kind.startswith(("varchar", "longtext")) else ""
-    # Without NULL and a default, older servers' TIMESTAMP is the time of the row's last update
+    # On older servers, a TIMESTAMP column without NULL and a default would get the time of each update
     # (explicit_defaults_for_timestamp).
     moment = " DEFAULT '2000-01-01 00:00:00'" if kind.startswith("timestamp") else ""
     takes = f" NOT NULL{moment}" if column.name in key or not is_null else " NULL"
@@ -260,7 +268,7 @@ def definition(column: Column, key: Sequence[str], collation: str, *, is_null: b
 
 
 def best_collation(statements: StatementExecutor) -> str:
-    """The server's best collation for telling texts apart."""
+    """Return the server's best collation for distinguishing texts."""
     rows = statements.rows(
         "SELECT COLLATION_NAME FROM information_schema.COLLATIONS WHERE COLLATION_NAME IN (%s, %s)", *EXACT
     )

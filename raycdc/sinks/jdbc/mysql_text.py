@@ -1,7 +1,7 @@
 """Arrow columns as rows of a MySQL INSERT, made column by column; no Python object per row.
 
-*Contract*: the session has ``NO_BACKSLASH_ESCAPES``, so that a quote is the only character to double, and utf8mb4.
-Called by `mysql`. Pure.
+The session must have ``NO_BACKSLASH_ESCAPES``, so that only quotes must be doubled, and utf8mb4. Called by `mysql`.
+Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raycdc.errors import ValueRefusedError
 
 
 def value_lists(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
-    """Yield the rows as ``(…),(…)`` in pieces of at most about `bytes_max`; a larger row is a separate piece."""
+    """Yield the rows as ``(…),(…)`` in pieces of about `bytes_max` at most. A larger row is a piece of its own."""
     if not batch.num_rows:
         return
     joined = pc.binary_join_element_wise(*_columns(batch), pa.scalar(b",", pa.large_binary()))
@@ -29,7 +29,7 @@ def value_lists(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
     while first < len(rows):
         last = int(np.searchsorted(offsets, offsets[first] + bytes_max, side="right")) - 1
         last = max(last, first + 1)
-        # Without the comma after the last row.
+        # Leave out the comma after the last row.
         yield bytes(text[offsets[first] : offsets[last] - 1])
         first = last
 
@@ -43,7 +43,7 @@ def widest(batch: pa.RecordBatch, *, bytes_max: int) -> tuple[str, int]:
 
 
 def literal_sizes(batch: pa.RecordBatch) -> np.ndarray:
-    """The bytes of each value as a literal, by column and row."""
+    """Return the size in bytes of each value's literal, by column and row."""
     return np.stack([pc.binary_length(column).to_numpy() for column in _columns(batch)])
 
 
@@ -53,7 +53,7 @@ def _columns(batch: pa.RecordBatch) -> list[pa.Array]:
 
 
 def _literals(name: str, column: pa.Array) -> pa.Array:
-    """Each value as a literal of MySQL's, as text or bytes without nulls."""
+    """Return each value as a MySQL literal, as text or bytes without nulls."""
     kind = column.type
     if pa.types.is_binary(kind):
         return pc.fill_null(_bytes(column), b"NULL")
@@ -68,12 +68,12 @@ def _literals(name: str, column: pa.Array) -> pa.Array:
     elif pa.types.is_floating(kind):
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
             raise ValueRefusedError(f"Column {name} has a value (NaN or infinity) that MySQL cannot hold.")
-        # A float's value as a double is exact, and so is the shortest text of a double.
+        # A float is converted to a double exactly, and the shortest text of a double is exact.
         text = column.cast(pa.float64()).cast(pa.large_string())
-        # Without an exponent it would be an exact number, and those have one zero.
+        # Without an exponent, the server would read an exact number, which has no negative zero.
         text = pc.if_else(pc.and_(pc.equal(column, 0), pc.starts_with(text, "-")), "-0e0", text)
     elif pa.types.is_decimal(kind):
-        # Quoted, because small ones are printed with an exponent, and such a number would be a DOUBLE.
+        # Decimals are quoted, because small ones are printed with an exponent, which would make them a DOUBLE.
         text = _quoted(column.cast(pa.string()).cast(pa.large_string()))
     else:
         text = column.cast(pa.string()).cast(pa.large_string())
@@ -86,12 +86,15 @@ def _quoted(text: pa.Array) -> pa.Array:
 
 
 def _bytes(column: pa.Array) -> pa.Array:
-    """Bytes as ``_binary'…'``, which no server takes for text; a quote is never part of a character of utf8mb4."""
+    """Return each value as ``_binary'…'``, which no server takes for text.
+
+    In utf8mb4, a quote is never part of a character.
+    """
     doubled = pc.replace_substring(column.cast(pa.large_binary()), b"'", b"''")
     opening, closing, nothing = (pa.scalar(text, pa.large_binary()) for text in (b"_binary'", b"'", b""))
     return pc.binary_join_element_wise(opening, doubled, closing, nothing)
 
 
 def ends_in_space(columns: Sequence[pa.Array]) -> bool:
-    """Return True if a text ends in a space, which some collations do not see."""
+    """Return True if a text ends in a space, which some collations ignore."""
     return any(pc.any(pc.ends_with(column, " ")).as_py() for column in columns if pa.types.is_string(column.type))

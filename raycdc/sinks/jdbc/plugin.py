@@ -1,4 +1,4 @@
-"""The database sink's section of the configuration, and what its address means."""
+"""The section ``[sink] type = "jdbc"`` of the configuration, and its address."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from raycdc.errors import SinkError
 from raycdc.model.rules.names import NAMES, NameRules
 from raycdc.plugins import Plugin
 
-#: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
+#: The name of the table of commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
 COMMIT_TABLE = "raycdc_commit"
-#: Begins the names of staging tables.
+#: The prefix of the names of staging tables.
 STAGE_PREFIX = "raycdc_stage_"
-#: The schema that they are in on a PostgreSQL server.
+#: The schema of staging tables on a PostgreSQL server.
 STAGE_SCHEMA = "raycdc_stage"
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
@@ -28,7 +28,7 @@ _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A target database and who connects. ``repr`` never shows the password."""
+    """A target database and the account that connects. Its ``repr`` never shows the password."""
 
     kind: str
     host: str
@@ -45,7 +45,7 @@ class Address:
 
     @property
     def names(self) -> NameRules:
-        """The names that the server can hold, and that are none of raycdc's own tables there."""
+        """Return the rules for names: those of the server, without the names of raycdc's own tables."""
         rules = NAMES[self.kind]
         if self.kind == "postgresql":
             return replace(rules, ours=frozenset({f"public.{COMMIT_TABLE}", f"{STAGE_SCHEMA}."}))
@@ -58,13 +58,15 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TaskAddress:
-    """An address without its password, and the file that has it (empty: there is none), as `as_private` writes it."""
+    """An address without its password, and the name of the file that contains it (empty: none), as `as_private` writes
+    it.
+    """
 
     address: Address
     password_file: str = ""
 
     def open(self) -> Address:
-        """The whole address, where the task runs. Raises `SinkError` if the password's file is not there."""
+        """Return the whole address, where the task runs. Raises `SinkError` if the password's file is missing."""
         path = self.password_file
         try:
             password = from_private(private_text(path)) if path else ""

@@ -1,7 +1,8 @@
 """A pool of this process's idle connections to target databases.
 
-Opening one costs a server's password check and, with ADBC, a read of its catalogue: a tenth of a second, more than most
-epochs of a table take. Used by `postgres` on the driver and in the processes that run tasks.
+Opening a connection costs the server's check of the password and, with ADBC, reading its catalogue. This takes a tenth
+of a second, which is more than most epochs of a table take. Used by `postgres` on the driver and in the processes that
+run tasks.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _idle: dict[tuple[int, Hashable], list[Any]] = {}
 
 
 def take(key: Hashable, *, alive: Callable[[Any], bool]) -> Any:
-    """An idle connection that is `alive`, or None. It belongs to the caller until it is given back."""
+    """Return an idle connection that is `alive`, or None. It belongs to the caller until it is given back."""
     while True:
         with _lock:
-            # A child of this process must not use its connections.
+            # A forked child must not use its parent's connections.
             found = _idle.get((os.getpid(), key))
             if not found:
                 return None
@@ -32,7 +33,10 @@ def take(key: Hashable, *, alive: Callable[[Any], bool]) -> Any:
 
 
 def give_back(key: Hashable, connection: Any) -> bool:
-    """Keep `connection`, which is not in a transaction; False when there are enough and the caller should close it."""
+    """Keep `connection`, which must not be in a transaction.
+
+    Returns False if there are enough, and the caller should close it.
+    """
     with _lock:
         kept = _idle.setdefault((os.getpid(), key), [])
         if len(kept) >= IDLE_MAX:
@@ -42,6 +46,6 @@ def give_back(key: Hashable, connection: Any) -> bool:
 
 
 def drain(key: Hashable) -> list[Any]:
-    """All idle connections, for the caller to close."""
+    """Return all idle connections, which the caller closes."""
     with _lock:
         return _idle.pop((os.getpid(), key), [])

@@ -1,7 +1,8 @@
 """PostgreSQL as a target: ADBC's binary COPY into staging tables, then set-based statements in one transaction.
 
-Staging tables are unlogged tables of the schema ``raycdc_stage``. A server that crashes empties them; the commit
-counts their rows before it believes them. DDL is part of the transaction, so a schema change is done or it is not.
+Staging tables are unlogged tables of the schema ``raycdc_stage``. A crash of the server empties them, so the commit
+checks the number of their rows. DDL is part of the transaction, so a schema change is carried out completely or not at
+all.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from raycdc.sinks.targets import check_names
 
 _RECORD = f'"public"."{COMMIT_TABLE}"'
 
-#: Words of the server.
+#: Parts of the server's messages.
 _REFUSED = "password authentication failed"
 
 _CREATE_RECORD = f"""
@@ -57,7 +58,7 @@ CREATE TABLE IF NOT EXISTS {_RECORD} (
 
 
 class PostgresDatabase:
-    """See the module's docstring and `database.Database`."""
+    """A PostgreSQL server; see the module's docstring and `database.JdbcDatabase`."""
 
     kind: ClassVar[str] = "PostgreSQL"
     ignores_case: ClassVar[bool] = False
@@ -74,7 +75,7 @@ class PostgresDatabase:
 
     def prepare(self) -> None:
         with self.session() as session:
-            # Two pipelines that start at once would both find nothing and one would fail.
+            # Without the lock, two pipelines that start at the same time would both find no table, and one would fail.
             session.run("SELECT pg_advisory_xact_lock(728210)")
             session.run('CREATE SCHEMA IF NOT EXISTS "public"')
             session.run(f"CREATE SCHEMA IF NOT EXISTS {quote(STAGE_SCHEMA)}")
@@ -88,7 +89,7 @@ class PostgresDatabase:
         try:
             with connection.cursor() as cursor:
                 yield PostgresSession(connection, cursor, self._address)
-            # The work is done; a connection that breaks only now is simply not kept.
+            # The transaction is complete. A connection that breaks now is not kept.
             with suppress(adbc_driver_manager.Error):
                 connection.rollback()
                 kept = pool.give_back(self._address, connection)
@@ -132,7 +133,7 @@ class PostgresDatabase:
         return postgres_unrepresentable(rows, columns, encoding)
 
     def drop_stages(self, prefix: str, *, up_to: str) -> None:
-        # Another task may be writing to one; it is removed by the next commit.
+        # Another task may still be writing to the table; the next commit removes it.
         with suppress(SinkError), self.session() as session:
             session.run("SET LOCAL lock_timeout = '1s'")
             names = session.rows(
@@ -154,7 +155,7 @@ class PostgresDatabase:
         options = (
             f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={LOCK_TIMEOUT_S}s "
             f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_S}s "
-            # The commit that another driver makes while we wait for its lock must be visible.
+            # A commit that another driver makes while we wait for its lock must be visible.
             r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed"
         )
         server = f"{address.host}:{address.port}"
@@ -177,7 +178,7 @@ class PostgresDatabase:
 
 
 class PostgresDialect:
-    """See `sql.Dialect`."""
+    """The SQL of PostgreSQL; see `staging.SqlDialect`."""
 
     now = "now()"
     defer = "SET CONSTRAINTS ALL DEFERRED"
@@ -211,7 +212,7 @@ class PostgresDialect:
 
 
 class PostgresSession:
-    """See `database.Session`."""
+    """A session on PostgreSQL; see `database.DatabaseSession`."""
 
     transactional_ddl: ClassVar[bool] = True
 
@@ -225,7 +226,7 @@ class PostgresSession:
         self.staging = Staging(self, dialect, STAGE_SCHEMA)
 
     def run(self, statement: str, *arguments: Any) -> None:
-        """Execute one statement. `SinkError` with the server's words."""
+        """Execute one statement. Raises `SinkError` with the server's message."""
         note_statement(statement)
         try:
             self._cursor.execute(statement, arguments or None)
@@ -239,11 +240,11 @@ class PostgresSession:
         return found
 
     def changed(self, statement: str, *arguments: Any) -> int:
-        """Execute one UPDATE; returns how many rows it found."""
+        """Execute one UPDATE, and return how many rows it matched."""
         return len(self.rows(f"{statement} RETURNING 1", *arguments))
 
     def copy(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-        """Stream rows into a staging table by binary COPY; returns how many."""
+        """Stream rows into a staging table by binary COPY, and return their number."""
         reader = pa.RecordBatchReader.from_batches(schema, batches)
         try:
             count: int = self._cursor.adbc_ingest(name, reader, mode="append", db_schema_name=STAGE_SCHEMA)
@@ -258,7 +259,7 @@ class PostgresSession:
         )
         database = quote(self._address.database)
         statements = [] if on_database else [f"GRANT CREATE ON DATABASE {database} TO {quote(user)};"]
-        # A schema that is not there is made, and then belongs to who made it.
+        # A missing schema is created, and then belongs to this account.
         return statements + ([f'GRANT CREATE ON SCHEMA "public" TO {quote(user)};'] if on_public is False else [])
 
     def commit(self) -> None:
@@ -317,8 +318,9 @@ def _stage(name: str) -> str:
 
 
 def _words(cause: adbc_driver_manager.Error) -> str:
-    """The server's message in one line, and the column that COPY was at; never DETAIL and CONTEXT, which quote rows, or
-    a statement.
+    """Return the server's message in one line, and the column at which COPY failed.
+
+    Leaves out DETAIL and CONTEXT, which quote rows, and the statement.
     """
     text = str(cause)
     found = re.search(r"(?:ERROR|FATAL|PANIC):\s+(.*?)(?=\n\s*[A-Z]+(?: \d+)?:|\s*\. SQLSTATE:|\Z)", text, re.DOTALL)

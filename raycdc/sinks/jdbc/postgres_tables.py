@@ -1,4 +1,4 @@
-"""Tables of a PostgreSQL server that are targets: made, adopted and altered in the transaction of their record."""
+"""Creates, adopts and alters target tables of a PostgreSQL server, in the transaction of their record."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import postgres_type
 from raycdc.sinks.jdbc.unsupported_features import check_postgres, inspect_postgres_table
 
-#: How long a change of a table's schema waits for sessions that use the table.
+#: How long a change of a table's schema waits for other sessions that use the table.
 CHANGE_LOCK_TIMEOUT_S = 2
 
 
 class PostgresTables:
-    """See `database.Tables`."""
+    """The target tables of a PostgreSQL server; see `database.JdbcTables`."""
 
     def __init__(self, statements: StatementExecutor, address: Address) -> None:
         self._run, self._rows = statements.run, statements.rows
@@ -38,7 +38,7 @@ class PostgresTables:
         return None
 
     def marker(self, target: TableId) -> str | None:
-        return None  # table and record are made in one transaction
+        return None  # The table and its record are created in one transaction, so no mark is needed.
 
     def is_empty(self, target: TableId) -> bool:
         return not self._rows(f"SELECT 1 FROM {quote(target.db, target.table)} LIMIT 1")
@@ -46,8 +46,8 @@ class PostgresTables:
     def _change(self, statement: str) -> None:
         """Change a table's schema.
 
-        New readers of the table wait behind this statement while it waits for present ones, so it waits only for a
-        short time, and is retried.
+        While the statement waits for sessions that read the table, new readers wait behind it. It therefore waits only
+        for a short time, and is retried.
         """
         self._run(f"SET LOCAL lock_timeout = '{CHANGE_LOCK_TIMEOUT_S}s'")
         self._run(statement)
@@ -118,7 +118,7 @@ class PostgresTables:
             self._drop_key(target)
         for name in before.keys() - columns.keys():
             self._change(f"ALTER TABLE {table} DROP COLUMN {quote(name)}")
-        # In two steps: two columns may have exchanged their names.
+        # Columns are renamed in two steps, because two columns may exchange their names.
         moved = [(old, column.name) for old, column in columns.items() if old != column.name]
         for number, (old, _) in enumerate(moved):
             self._change(f"ALTER TABLE {table} RENAME COLUMN {quote(old)} TO {quote(f'raycdc_rename_{number}')}")
@@ -144,7 +144,7 @@ class PostgresTables:
             self._run(f"UPDATE {table} SET {quote(column.name)} = {value}", default)
         demanded = {p.column.name: p.origin is not None and p.origin in present.demands for p in plan.columns}
         for name, was in demanded.items():
-            # Key columns are NOT NULL anyway, and the server refuses a change of that.
+            # Key columns are always NOT NULL, and the server refuses to change that.
             if was != (name in plan.demands) and name not in key:
                 self._change(f"ALTER TABLE {table} ALTER COLUMN {quote(name)} {'DROP' if was else 'SET'} NOT NULL")
 
@@ -156,7 +156,7 @@ class PostgresTables:
         self._change(f"ALTER TABLE {quote(target.db, target.table)} {parts}")
 
     def _drop_key(self, target: TableId) -> None:
-        """The primary key goes; its columns may be null, as any other."""
+        """Drop the primary key, and allow NULL in its columns."""
         table = quote(target.db, target.table)
         rows = self._rows(
             "SELECT c.conname::text, a.attname::text FROM pg_constraint c JOIN pg_attribute a "

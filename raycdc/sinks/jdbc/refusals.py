@@ -1,7 +1,7 @@
-"""Classifies a database's errors by their codes: about the one table of a statement, or about the server.
+"""Classifies a database's errors by their codes: they concern the table of the statement, or the server.
 
-A server that shuts down, a deadlock or a lock of another session may pass: `SinkUnavailableError`, and
-`SinkLockedError` for the lock. Every error that is not listed ends the run.
+If a retry may succeed, because a server shuts down or because of a deadlock, the error is a `SinkUnavailableError`; for
+another session's lock, it is a `SinkLockedError`. Every error that is not listed ends the run.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from raycdc.errors import (
     ValueRefusedError,
 )
 
-#: SQLSTATEs of PostgreSQL (its manual's appendix A): whole ones first, then classes.
+#: SQLSTATEs of PostgreSQL (its manual's appendix A): complete codes first, then classes.
 _POSTGRES: dict[str, type[SinkError]] = {
-    # A syntax error is a bug of ours.
+    # A syntax error is a bug of raycdc.
     "42601": SinkError,
     "42P02": SinkError,
     "23503": ReferenceRefusedError,
     "23505": KeyRefusedError,
     "42P01": TargetDroppedError,
     "3F000": TargetDroppedError,
-    "42501": TargetForbiddenError,  # a privilege lacks
-    "42P07": TargetForbiddenError,  # no table, which would have been found: a view or the like has the name
+    "42501": TargetForbiddenError,  # a missing privilege
+    "42P07": TargetForbiddenError,  # the relation is not a table, but a view or similar
     "42622": NameRefusedError,
     "54011": ColumnsRefusedError,
     "22": ValueRefusedError,  # data exceptions
@@ -40,7 +40,7 @@ _POSTGRES: dict[str, type[SinkError]] = {
     "54": ColumnsRefusedError,  # rows or indexes that are too wide
     "0A": TargetModifiedError,  # a view depends on the column
     "2B": TargetModifiedError,
-    "42": TargetModifiedError,  # other columns or types than its record says
+    "42": TargetModifiedError,  # columns or types that differ from the record
     "44": TargetModifiedError,
     "P0": TargetModifiedError,  # a trigger of the target
     "08": SinkUnavailableError,  # connections
@@ -51,16 +51,16 @@ _POSTGRES: dict[str, type[SinkError]] = {
     "55006": SinkUnavailableError,
     "55P03": SinkLockedError,  # a lock of another session
     "57": SinkUnavailableError,  # the statement, the session or the server was ended
-    "58": SinkUnavailableError,  # the system's errors
+    "58": SinkUnavailableError,  # errors of the operating system
 }
-#: The messages of libpq when the server stopped responding.
+#: Messages of libpq when the server stopped responding.
 _LOST = re.compile(
     r"no connection to the server|closed the connection|terminating connection|could not (?:receive|send) data|"
     r"SSL (?:SYSCALL|connection)|Connection (?:reset|refused|timed out)|Broken pipe"
 )
-#: The messages of libpq about a server with a wrong certificate or without encryption. OpenSSL's message about a
-#: signature by another key depends on its bytes ("invalid padding", "data too large for modulus", …): all its errors
-#: are refusals, except those of a broken connection.
+#: Messages of libpq about a server with a wrong certificate or without encryption. OpenSSL's message about a signature
+#: by another key depends on the signature's bytes ("invalid padding", "data too large for modulus", …), so all its
+#: errors count, except those of a broken connection.
 _TLS_REFUSED = re.compile(
     r"certificate verify failed|does not match host name|does not support SSL|root certificate file|"
     r"SSL error: (?!unexpected eof|.*(?:bad record mac|internal error|internal_error))"
@@ -76,25 +76,25 @@ _NEEDS = {
     "table": "SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON",
 }
 
-#: Values in messages of MySQL and MariaDB: before the name of the key or column, after "value:", and in parts of a
-#: statement.
+#: The places of values in messages of MySQL and MariaDB: before the name of a key or column, after "value:", and in
+#: quoted parts of a statement.
 _MYSQL_VALUES = re.compile(
     r"'.*'(?= for (?:key|column|function) )|(?<=value: )'.*'|(?<=out of range in )'.*'|(?<=near )'.*'(?= at line)"
     r"|(?<=value: )\".*\"",
     re.DOTALL,
 )
-#: Values in PostgreSQL's errors of class 22, which are about values.
+#: The places of values in PostgreSQL's errors of class 22, which are about values.
 _POSTGRES_VALUES = re.compile(r'(?<!encoding )(?<!type )(?<!column )"(?:[^"]|"")*"|\b0x[0-9a-f]+(?: 0x[0-9a-f]+)*')
 _SIGNAL = 1644
 
-#: Errors of MySQL and MariaDB by their numbers.
+#: The classes of errors of MySQL and MariaDB, by their numbers.
 _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
     KeyRefusedError: (1062, 1586),
     # 1153 and 1301: a row that is larger than max_allowed_packet; 1713: an old row that the undo log has no room for.
     ValueRefusedError: (1048, 1153, 1264, 1265, 1292, 1301, 1364, 1366, 1406, 1411, 1690, 1713, 3819, 4025),
     ReferenceRefusedError: (1216, 1217, 1451, 1452),
     TargetDroppedError: (1049, 1051, 1146),
-    # Connections, deadlocks and locks, servers that shut down, start, only read or have no disk left.
+    # Connections, deadlocks and locks, and servers that shut down, start, are read-only or have no disk space left.
     SinkUnavailableError: (
         *(0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1317, 1836, 1927),
         *(2002, 2003, 2006, 2013, 2055, 3169, 4031),
@@ -114,23 +114,28 @@ _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
 
 
 def postgres_refusal(sqlstate: str, text: str = "") -> type[SinkError]:
-    """The error that PostgreSQL's `sqlstate` is; without one, because the connection is lost, the one in the `text`."""
+    """Return the error class for PostgreSQL's `sqlstate`; if that is empty because the connection is lost, for the
+    `text`.
+    """
     if not sqlstate and _LOST.search(text):
         return SinkUnavailableError
     return _POSTGRES.get(sqlstate) or _POSTGRES.get(sqlstate[:2]) or SinkError
 
 
 def postgres_grant(sqlstate: str, text: str, user: str) -> str:
-    """Return advice about the privilege that the `user` (quoted) lacks according to `text`; empty for another error."""
+    """Return advice about the privilege that the `user` (quoted) lacks according to `text`; empty for any other
+    error.
+    """
     if sqlstate != "42501" or not (found := _DENIED.search(text)):
         return ""
     return f". Who owns it may permit that: GRANT {_NEEDS[found['what']]} {found['name']} TO {user};"
 
 
 def postgres_unreached(text: str) -> type[SinkError]:
-    """Return the class of a failure to connect.
+    """Return the error class for a failure to connect.
 
-    A refusal of the server (FATAL) is permanent, unless its text says "later", and so is a problem of the certificate.
+    A refusal by the server (FATAL) is permanent, unless its text says that a later attempt may succeed. A problem of
+    the certificate is permanent, too.
     """
     if _TLS_REFUSED.search(text):
         return SinkError
@@ -138,12 +143,12 @@ def postgres_unreached(text: str) -> type[SinkError]:
 
 
 def mysql_refusal(code: int) -> type[SinkError]:
-    """The error that the number `code` of MySQL or MariaDB is."""
+    """Return the error class for the number `code` of MySQL or MariaDB."""
     return next((error for error, codes in _MYSQL.items() if code in codes), SinkError)
 
 
 def advised(refusal: type[SinkError], text: str) -> SinkError:
-    """The `refusal` with the server's `text`, and what to do where the server says nothing of that."""
+    """Return the `refusal` with the server's `text`, and with advice if the text contains none."""
     if refusal is ReferenceRefusedError:
         text += (
             ". Drop the foreign keys of and to this table there: the source has them, and tables are written one after "
@@ -155,7 +160,7 @@ def advised(refusal: type[SinkError], text: str) -> SinkError:
 def without_value(text: str, code: int = 0) -> str:
     """Return a message of MySQL or MariaDB without quoted values of rows or statements.
 
-    The text of a trigger is replaced as a whole.
+    The text of a trigger, which may contain anything, is replaced as a whole.
     """
     if code == _SIGNAL:
         return "a trigger or routine there refuses the row"
@@ -163,7 +168,7 @@ def without_value(text: str, code: int = 0) -> str:
 
 
 def without_quoted(sqlstate: str, text: str) -> str:
-    """A message of PostgreSQL likewise: texts in quotes and bytes, except for the names of types and encodings."""
+    """Return a message of PostgreSQL without quoted texts and bytes, except for the names of types and encodings."""
     if sqlstate.startswith("P0"):
         return "a trigger or function there refuses the row"
     return _POSTGRES_VALUES.sub("…", text) if sqlstate.startswith("22") else text

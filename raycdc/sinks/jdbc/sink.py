@@ -1,10 +1,10 @@
 """Tables of a PostgreSQL, MySQL or MariaDB server, either equal to the source tables or holding their changelogs.
 
-Stage tasks load rows into staging tables of the target database, snapshot rows unchanged and log rows compacted to the
-last of each key. The commit of a table is one transaction: it locks the table's row in ``raycdc_commit``, checks that
-it still may and must write, moves the staged rows by a few statements for the whole set, and writes epoch, step,
-generation and positions into that row. Rows and record are therefore always consistent, and a suspended driver that
-wakes up finds a newer generation in the row and stops.
+Stage tasks load rows into staging tables of the target database: snapshot rows unchanged, and log rows compacted to the
+last row of each key. The commit of a table is one transaction. It locks the table's row in ``raycdc_commit``, checks
+that the epoch must be written and no newer driver has taken over, moves the staged rows by a few set-based statements,
+and writes epoch, step, generation and positions into that row. Rows and record are therefore always consistent. A
+suspended driver that wakes up finds a newer generation in the row and stops.
 
 | write | snapshot rows | log rows |
 |---|---|---|
@@ -13,15 +13,15 @@ wakes up finds a newer generation in the row and stops.
 | … of several source tables, or with another key | merge, if no key is taken | the same |
 | upsert, ``on_existing = "merge"`` | merge | merge |
 
-*What if the server goes back in time?* A failover to an older copy or a restore, while the driver runs, removes
-committed epochs. The sink remembers each target's newest vector, and commits nothing to a target that holds less.
+*Restored servers*: a failover to an older copy or a restore, while the driver runs, removes committed epochs. The sink
+remembers each target's newest vector, and commits nothing to a target that holds less.
 
-*What if the process dies here?* Before the transaction ends, nothing of the epoch is in the target; unused staging
-tables are removed by the next commit of the target. DDL is in the transaction, too (PostgreSQL), or is one statement
-that leaves a mark on the table, by which the next attempt recognizes it (MySQL, `mysql`). Tables commit one by one: an
-epoch is atomic per table, not across tables.
+*Crashes*: until the transaction ends, nothing of the epoch is in the target; the next commit of the target drops unused
+staging tables. DDL is part of the transaction (PostgreSQL), or is one statement that leaves a mark on the table, by
+which the next attempt recognizes it (MySQL, `mysql`).
 
-`check_sink` checks the account's permissions for ``raycdc check``, and creates nothing.
+Tables commit one by one: an epoch is atomic per table, not across tables. `check_sink` checks the account's permissions
+for ``raycdc check``, and creates nothing.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ from raycdc.state.files.folder import private_file
 
 
 def check_sink(config: JdbcSinkConfig, targets: Sequence[TableId] = ()) -> list[CheckResult]:
-    """All findings, of which the tables in `targets` are to be written. MySQL's privileges on single tables are not
-    judged: they may be enough.
+    """Return all findings. The tables in `targets` will be written.
+
+    MySQL's privileges on single tables are not checked, because they may be enough.
     """
     address = config.address()
     way = readable_on_the_way(
@@ -90,11 +91,12 @@ def _account(address: Address, targets: Sequence[TableId]) -> list[CheckResult]:
 
 
 class JdbcSink(ExactlyOnceSink[JdbcSteps]):
-    """See the module's docstring."""
+    """The database sink; see the module's docstring."""
 
     kind: ClassVar[str] = "jdbc"
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
-    #: Rows of several source tables may go to one target: the same key of two of them is found and refused.
+    #: Rows of several source tables may go to one target, because a key that comes from two of them is found and
+    #: refused.
     merges_sources: ClassVar[bool] = True
 
     def __init__(self, config: JdbcSinkConfig) -> None:
@@ -104,9 +106,10 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         #: The file from which tasks read the password, readable only by this user.
         self._password_file: Path | None = None
         self._written = ""
-        #: For each target, if snapshot rows may be appended; read while another thread may be committing to it.
+        #: For each target, True if snapshot rows may be appended. Staging reads it while another thread may be
+        #: committing.
         self._appendable: dict[TableId, bool] = {}
-        #: True once the commit table exists: `open` creates it.
+        #: True once the commit table exists, which `open` creates.
         self._prepared = True
 
     def __repr__(self) -> str:
@@ -195,8 +198,8 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
     def _check_size(self, work: Work, columns: Sequence[Column], key: Sequence[str]) -> None:
         """Raise `ColumnsRefusedError` if the target or its staging table exceeds the server's limits.
 
-        The staging table has an additional column for each mark; without this check, a target of maximal size would
-        accept rows only until the first change.
+        The staging table has additional columns. Without this check, a target of maximal size would only accept rows
+        until the first change.
         """
         marks = 1 + bool(work.merged) if self._upsert else 0
         is_postgres = self._address.kind == "postgresql"
@@ -250,7 +253,9 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         )
 
     def _secret_file(self) -> str:
-        """Return the file with the present password, for tasks on other machines, which cannot read its reference."""
+        """Return the file with the present password, because tasks on other machines cannot resolve a reference to
+        it.
+        """
         if (file := self._password_file) is None:
             return ""
         password = as_private(self._address.password)

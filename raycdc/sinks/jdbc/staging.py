@@ -1,6 +1,6 @@
-"""Rows of staging tables on their way into a target, by statements for the whole set; for every kind of server.
+"""Staging tables: moves their rows into a target, by set-based statements in one transaction.
 
-The parts of statements that are the same for all kinds of servers but for how each writes them.
+The statements are the same for all kinds of servers, except for the parts in `SqlDialect`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raycdc.sinks.source_tables import CLAIMED, Key
 
 
 class StatementExecutor(Protocol):
-    """Statements of one transaction; `SinkError` with the server's words."""
+    """Runs statements of one transaction. Raises `SinkError` with the server's message."""
 
     def run(self, statement: str, *arguments: Any) -> None:
         """Execute one statement."""
@@ -24,12 +24,12 @@ class StatementExecutor(Protocol):
         """Execute one query and return its rows."""
 
     def changed(self, statement: str, *arguments: Any) -> int:
-        """Execute one UPDATE; returns how many rows it found."""
+        """Execute one UPDATE, and return how many rows it matched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
-    """Rows of a staging table ``s`` to be written to a table ``t``: those for which `wanted` is true.
+    """Rows of a staging table ``s`` to write to a table ``t``: those for which the condition `wanted` is true.
 
     They have `columns`, some of which are the `key`. In an existing row, the columns `dropped_columns` become null.
     """
@@ -43,64 +43,71 @@ class Upsert:
 
 
 class SqlDialect(Protocol):
-    """How a kind of server writes the same things."""
+    """The parts of SQL that depend on the kind of server."""
 
-    #: The moment of now.
+    #: The expression for the present time.
     now: str
     #: The statement that defers constraint checks to the end of the transaction; empty if that is not supported.
     defer: str
 
     def quote(self, *parts: str) -> str:
-        """An identifier, its parts joined by dots."""
+        """Return an identifier, its parts joined by dots."""
 
     def parameters(self, count: int) -> list[str]:
         """Return `count` parameter placeholders."""
 
     def or_stays(self, column: str) -> str:
-        """Return the end of an INSERT that changes nothing if a row has the key; `column` is one of the key."""
+        """Return the end of an INSERT that changes nothing if a row with the key exists; `column` is a column of the
+        key.
+        """
 
     def key_value(self, column: str) -> str:
-        """A column of a key in a SELECT, as a value that people can read."""
+        """Return the expression in a SELECT for a key column, as a value that people can read."""
 
     def staged(self, column: Column) -> str:
-        """The value of a `column` of the staging table ``s``, as the target has it."""
+        """Return the expression for the value of `column` in the staging table ``s``, with the target's type."""
 
     def delete_matching(self, table: str, stage: str, match: str, condition: str) -> str:
-        """The statement that deletes the rows of ``table t`` that `match` those of ``stage s`` with the `condition`."""
+        """Return the statement that deletes the rows of ``table t`` that `match` a row of ``stage s`` for which
+        `condition` is true.
+        """
 
     def upsert(self, rows: Upsert) -> Sequence[str]:
-        """The statements that put the rows into the table, by its key alone: no other index says which row is meant."""
+        """Return the statements that write the rows into the table.
+
+        Existing rows are found by its key, and by no other index.
+        """
 
 
 def names(dialect: SqlDialect, columns: Sequence[Column]) -> str:
-    """The names of `columns`, as an INSERT has them."""
+    """Return the names of `columns` for an INSERT."""
     return ", ".join(dialect.quote(column.name) for column in columns)
 
 
 def values(dialect: SqlDialect, columns: Sequence[Column]) -> str:
-    """The values of `columns` in the staging table ``s``."""
+    """Return the expressions for the values of `columns` in the staging table ``s``."""
     return ", ".join(map(dialect.staged, columns))
 
 
 def match(dialect: SqlDialect, key: Sequence[str]) -> str:
-    """Return the condition that a row of the table ``t`` has the key of one of the staging table ``s``."""
+    """Return the condition that a row of the table ``t`` has the key of a row of the staging table ``s``."""
     return " AND ".join(f"t.{dialect.quote(name)} = s.{dialect.quote(name)}" for name in key)
 
 
 def relation(dialect: SqlDialect, target: TableId) -> str:
-    """The table `target` as SQL writes it."""
+    """Return the name of the table `target` in SQL."""
     return dialect.quote(target.db, target.table)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedTable:
-    """A table of rows that no reader of the target sees yet (the result of `tasks.Load`)."""
+    """A staging table that a task has loaded (the result of `tasks.LoadStagingTable`)."""
 
     name: str
     rows: int
     deleted: int = 0
     truncated: bool = False
-    #: The columns in which a row has NULL that is not deleted.
+    #: The columns in which a row that is not a deletion has NULL.
     nulls: frozenset[str] = frozenset()
 
 
@@ -108,8 +115,8 @@ class StagedTable:
 class Incoming:
     """The rows of an epoch for `target`, with `columns`, some of which are the `key`.
 
-    The rows of `append` are new; those of `merge` change existing ones, whose columns `dropped_columns` at the source
-    become null.
+    The rows of `append` are new. Those of `merge` may change existing rows, in which the columns `dropped_columns`,
+    which the source no longer has, become null.
     """
 
     target: TableId
@@ -134,7 +141,9 @@ class Staging:
         return count
 
     def take_out(self, rows: Incoming) -> None:
-        """Delete all changed rows of the target first, so that unique values cannot collide."""
+        """Delete the rows with all changed keys from the target, so that unique values cannot collide when they are
+        inserted.
+        """
         for table in rows.merge:
             self._delete(rows, table)
 
@@ -142,8 +151,8 @@ class Staging:
         """Insert the rows.
 
         Raises `KeyRefusedError` if a unique value collides with another row of the target, and `ReferenceRefusedError`
-        for a violated foreign key. With `deletes_last`, rows of the table may refer to each other, and checks are
-        deferred to the end of the transaction if the server can.
+        for a violated foreign key. With `deletes_last`, deletions come last, because rows may refer to each other, and
+        the server defers checks to the end of the transaction if it can.
         """
         dialect = self._dialect
         if deletes_last and dialect.defer:
@@ -166,7 +175,7 @@ class Staging:
                 f"NOT {deleted}",
             )
             statements = dialect.upsert(upsert)
-            # Rows that were there may refer to new ones, which come first then.
+            # Existing rows may refer to new ones, which are therefore inserted first.
             for statement in reversed(statements) if deletes_last else statements:
                 self._statements.run(statement)
         for table in rows.merge if deletes_last else ():
@@ -174,12 +183,12 @@ class Staging:
                 self._delete(rows, table, deleted)
 
     def _delete(self, rows: Incoming, table: StagedTable, condition: str = "TRUE") -> None:
-        """Delete the rows of the target that have keys of `table` for which the `condition` is true."""
+        """Delete the rows of the target with keys of those rows of `table` for which the `condition` is true."""
         target, matching = relation(self._dialect, rows.target), match(self._dialect, rows.key)
         self._statements.run(self._dialect.delete_matching(target, self._stage(table.name), matching, condition))
 
     def taken(self, target: TableId, key: Sequence[str], name: str) -> Key | None:
-        """The key of a `CLAIMED` row of a staging table that the target has already; None if there is none."""
+        """Return the key of a `CLAIMED` row of a staging table that the target already has; None if there is none."""
         shown = ", ".join(map(self._dialect.key_value, key))
         found = self._statements.rows(
             f"SELECT {shown} FROM {relation(self._dialect, target)} t JOIN {self._stage(name)} s "

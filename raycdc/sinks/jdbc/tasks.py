@@ -1,7 +1,7 @@
-"""The stage task of the database sink: segments in, one staging table out.
+"""The stage task of the database sink: it loads segments into one staging table.
 
-A task that runs twice makes two tables with unique names; the commit uses the one that was reported to it, and a later
-commit of the target removes the others.
+A task that runs twice creates two tables with unique names. The commit uses the one that was returned to it, and a
+later commit of the target drops the other.
 """
 
 from __future__ import annotations

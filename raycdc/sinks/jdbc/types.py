@@ -1,4 +1,4 @@
-"""Logical types in PostgreSQL and in MySQL/MariaDB: every value arrives unchanged, or an error names it.
+"""Column types in PostgreSQL and MySQL/MariaDB for logical types. Every value arrives unchanged, or an error names it.
 
 | kind | PostgreSQL | MySQL, MariaDB |
 |---|---|---|
@@ -8,15 +8,15 @@
 | INT32, INT64 | integer, bigint | int, bigint |
 | UINT64, BIT(64) | numeric(20,0) | bigint unsigned |
 | BIT(1 … 63) | bigint | bigint |
-| FLOAT32, FLOAT64 | real, double precision | float, double; NaN and infinities are refused, and MariaDB has one zero |
+| FLOAT32, FLOAT64 | real, double precision | float, double; no NaN, no infinities, on MariaDB no negative zero |
 | DECIMAL(p, s) | numeric(p,s) | decimal(p,s) |
 | … of more than 38 digits (STRING of a decimal column) | numeric(p,s) | decimal(p,s) |
 | STRING, ENUM, SET | text; NUL characters are refused | longtext, or varchar(n) in a key, compared by its bytes |
-| JSON | json, whose text stays as it came (jsonb refuses ``U+0000``, and moves keys) | longtext, as it came |
+| JSON | json, which keeps the text (jsonb refuses ``U+0000``, and moves keys) | longtext, with the same text |
 | BINARY | bytea | longblob, or varbinary(n) in a key |
 | DATE | date | date |
 | DATETIME | timestamp without time zone | datetime(6) |
-| TIMESTAMP | timestamp with time zone | timestamp(6), 1970 to 2038, for MySQL's own; else datetime(6) in UTC |
+| TIMESTAMP | timestamp with time zone | timestamp(6), 1970 to 2038, for a MySQL source; else datetime(6) in UTC |
 | TIME | text as the source prints it: a duration, not a time of day | time(6) |
 
 The server itself refuses a value that it cannot hold (a date beyond its range, a NUL) while rows are staged, before
@@ -35,8 +35,8 @@ from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 def demanded(columns: Sequence[Column], key: Collection[str]) -> tuple[str, ...]:
     """Return the columns, without those of the `key`, that are NOT NULL in a target because they are so at the source.
 
-    Dates and times are always nullable: an invalid one (``0000-00-00``) arrives as NULL, and a column of MySQL may have
-    it although it is NOT NULL.
+    Dates and times are always nullable, because an invalid one (``0000-00-00``) arrives as NULL, and a NOT NULL column
+    of MySQL may contain it.
     """
     return tuple(c.name for c in columns if not (c.nullable or c.name in key or c.type.kind in _MOMENTS))
 
@@ -45,7 +45,7 @@ _MOMENTS = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
 
 
 def postgres_type(logical: LogicalType) -> str:
-    """The column type as PostgreSQL's ``format_type`` spells it."""
+    """Return the column type in the spelling of PostgreSQL's ``format_type``."""
     match logical.kind:
         case TypeKind.BIT:
             return "bigint" if logical.length <= 63 else "numeric(20,0)"
@@ -80,7 +80,10 @@ _POSTGRES: dict[TypeKind, str] = {
 
 
 def mysql_type(logical: LogicalType, *, key: bool) -> str:
-    """The column type as ``information_schema`` spells it. ValueError, to follow the column's name, where none fits."""
+    """Return the column type in the spelling of ``information_schema``.
+
+    Raises ValueError if there is none, with a text that follows the column's name.
+    """
     wide = wide_decimal(logical)
     match logical.kind:
         case TypeKind.BIT:
@@ -100,7 +103,7 @@ def mysql_type(logical: LogicalType, *, key: bool) -> str:
 
 
 def _length(logical: LogicalType) -> int:
-    """Return the maximal length of a key's value, which MySQL must know."""
+    """Return the maximal length of a key column's values, which MySQL must know."""
     if logical.kind in (TypeKind.ENUM, TypeKind.SET):
         return 255
     match = _LENGTH.match(logical.native)
@@ -110,14 +113,14 @@ def _length(logical: LogicalType) -> int:
 
 
 def mysql_key_bytes(logical: LogicalType) -> int:
-    """Return the maximal size of a key column in an index, as far as its declaration limits it: only texts do."""
+    """Return the maximal size of a text column in an index; 0 if its declaration does not limit it."""
     kind = mysql_type(logical, key=True)
     if not (match := re.fullmatch(r"(varchar|varbinary)\((\d+)\)", kind)):
         return 0
     return int(match[2]) * (_UTF8MB4_BYTES if match[1] == "varchar" else 1)
 
 
-#: The bytes of a character of the character set that targets have.
+#: The most bytes of a character in the targets' character set.
 _UTF8MB4_BYTES = 4
 
 _LENGTH = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)", re.IGNORECASE)

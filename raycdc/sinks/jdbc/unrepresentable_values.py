@@ -1,7 +1,7 @@
 """Finds values that a database can never hold, by the server's rules, without asking the server. Pure.
 
-Only values that every server of a kind refuses are found here. If it depends on the server (a key too long for its
-index, a constraint, a range that is wider in newer versions), only the server decides, and the table is parked.
+Only values that every server of a kind refuses are found here. If a refusal depends on the server (a key that is too
+long for its index, a constraint, a range that is wider in newer versions), the table is parked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raycdc.sinks.jdbc.mysql_text import literal_sizes
 from raycdc.sinks.jdbc.types import mysql_type
 from raycdc.sinks.unrepresentable_rows import reasons
 
-#: The first moment and day that PostgreSQL has, 4713 BC, and the years of MySQL's DATETIME.
+#: The first timestamp and date of PostgreSQL, in 4713 BC, and the range of MySQL's DATETIME.
 _POSTGRES_FIRST_S = -210_866_803_200
 _MYSQL_FIRST_S, _MYSQL_LAST_S = -62_167_219_200, 253_402_300_799
 #: The first time of a type, if it differs from the default.
@@ -26,7 +26,7 @@ _FIRST_S = {"timestamp(6)": 1}
 
 
 def postgres_unrepresentable(rows: pa.RecordBatch, columns: Sequence[Column], encoding: str) -> pa.Array:
-    """The misfits of `rows` for a PostgreSQL database in this `encoding`."""
+    """Return for each of `rows` the reason why a PostgreSQL database in this `encoding` can never hold it, or null."""
     foreign = _foreign_characters(encoding)
 
     def bad() -> Iterator[tuple[pa.Array, str]]:
@@ -47,7 +47,10 @@ def postgres_unrepresentable(rows: pa.RecordBatch, columns: Sequence[Column], en
 def mysql_unrepresentable(
     rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str], *, bytes_max: int
 ) -> pa.Array:
-    """The misfits of `rows` for a MySQL or MariaDB server that takes statements of values up to `bytes_max`."""
+    """Return for each of `rows` the reason why a MySQL or MariaDB server can never hold it, or null.
+
+    The server accepts statements with values of up to `bytes_max`.
+    """
 
     def bad() -> Iterator[tuple[pa.Array, str]]:
         plain = {}
@@ -73,7 +76,7 @@ def mysql_unrepresentable(
 
 
 def _outside(values: pa.Array, first_s: int, last_s: int | None = None) -> pa.Array:
-    """Return which times or dates are before `first_s` or after `last_s`, in seconds since 1970."""
+    """Return which timestamps or dates are before `first_s` or after `last_s`, in seconds since 1970."""
     if pa.types.is_date(values.type):
         counted, first, last = values.cast(pa.int32()), first_s // 86_400, (last_s or 0) // 86_400
     else:
@@ -83,7 +86,7 @@ def _outside(values: pa.Array, first_s: int, last_s: int | None = None) -> pa.Ar
 
 
 def _foreign_characters(encoding: str) -> str:
-    """Return a pattern of the characters that a one-byte encoding lacks; empty if it has all, or is not known here."""
+    """Return a pattern of the characters that a one-byte encoding lacks; empty if it has all, or is unknown here."""
     name = encoding.upper()
     if match := re.fullmatch(r"LATIN(\d+)", name):
         codec = f"iso8859-{_LATIN.get(int(match[1]), 0)}"
@@ -98,5 +101,5 @@ def _foreign_characters(encoding: str) -> str:
     return "[^" + "".join(rf"\x{{{ord(character):x}}}" for character in known) + "]"
 
 
-#: The parts of ISO 8859 by PostgreSQL's numbers.
+#: The parts of ISO 8859, by the numbers in PostgreSQL's names of encodings (LATIN5 is part 9).
 _LATIN = {1: 1, 2: 2, 3: 3, 4: 4, 5: 9, 6: 10, 7: 13, 8: 14, 9: 15, 10: 16}

@@ -1,13 +1,13 @@
 """Finds features of a table with which its server would silently lose, change or duplicate written rows.
 
-Checked when another writer's table is adopted, and in the transaction of each commit after its statements: adding such
-a feature waits for that transaction, so one that could have affected the rows is found, and the rows are rolled back.
-Triggers after a row (AFTER), foreign keys and unique indexes are harmless: they reject rows with an error, or act on
-other tables.
+The check is made when another writer's table is adopted, and at the end of each commit's transaction. Adding such a
+feature waits for that transaction, so a feature that could have affected the rows is found, and the rows are rolled
+back. Triggers after a row (AFTER), foreign keys and unique indexes are harmless: they reject rows with an error, or act
+on other tables.
 
-`check_postgres` and `check_mysql` decide if another writer's table can take a pipeline's rows by its keys without
-silently merging them. They are called with the session's `rows`, if ``pipeline.on_existing = "merge"`` applies to a
-table that the pipeline did not create. Names and types of columns are compared elsewhere; `obstacles` has the rest.
+`check_postgres` and `check_mysql` decide if another writer's table can be adopted, so that rows are found by the
+source's key, and different rows are not silently merged. They are called with the session's `rows`, if
+``pipeline.on_existing = "merge"``. Names and types of columns are compared elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rows = Callable[..., list[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedFeature:
-    """A feature that is not supported: the table `does` something, and `way` is the remedy.
+    """A feature that is not supported: the table `does` something, and `way` is the solution.
 
     Both are parts of a sentence.
     """
@@ -35,11 +35,11 @@ class UnsupportedFeature:
     keeps_rows: bool = False
 
     def taken(self, target: TableId, where: str) -> TargetExistsError:
-        """Return the error that another writer's table cannot be adopted."""
+        """Return the error for another writer's table that cannot be adopted."""
         return TargetExistsError(f"{target} exists in {where} and {self.does}. {self.way}, or choose another target.")
 
     def modified_error(self, target: TableId, where: str) -> TargetModifiedError:
-        """Return the error about a table that was written to before."""
+        """Return the error for a table that this pipeline wrote to before."""
         written = "" if self.keeps_rows else " Nothing was written."
         error = TargetModifiedError(f"{target} in {where} {self.does}.{written} {self.way}.")
         error.partly_written = self.keeps_rows
@@ -49,10 +49,11 @@ class UnsupportedFeature:
 def inspect_postgres_table(
     rows: Rows, relation: str, columns: Collection[str]
 ) -> tuple[str, UnsupportedFeature | None]:
-    """Return the oid of `relation`, empty if it was dropped, and its first unsupported feature for rows with `columns`.
+    """Return the oid of `relation` (empty: there is no such table), and its first unsupported feature for rows with
+    `columns`.
 
-    Called in each commit, so it reads the catalog's flags of a table (the manual's "pg_class": it has, or once had,
-    such a feature), and the features themselves only if a flag is set.
+    It is called in each commit. It therefore first reads flags in the catalog (the manual's "pg_class"), which say that
+    a table has, or once had, such a feature, and reads the features themselves only if a flag is set.
     """
     found = rows(
         "SELECT oid::text, relpersistence <> 'p' OR relrowsecurity OR relhasrules OR relhassubclass OR relhastriggers "
@@ -67,12 +68,13 @@ def inspect_postgres_table(
 
 
 def postgres_unsupported(rows: Rows, relation: str, columns: Collection[str]) -> UnsupportedFeature | None:
-    """The first obstacle of a table, which `relation` names in SQL, for rows with these `columns`."""
+    """Return the first unsupported feature of a table, which `relation` names in SQL, for rows with these `columns`."""
     ((persistence, hidden, rule, child, trigger, made),) = rows(
         "SELECT relpersistence::text, row_security_active(oid), "
         "(SELECT min(rulename::text) FROM pg_rewrite WHERE ev_class = c.oid AND ev_enabled <> 'D'), "
         "(SELECT min(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r'), "
-        # Bits: 1 for each row, 2 before it. A replication session fires other triggers than a user's session.
+        # The bits of tgtype: 1 means for each row, 2 means before it. Which triggers fire depends on
+        # session_replication_role.
         "(SELECT min(tgname::text) FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal AND tgtype & 3 = 3 "
         "AND tgenabled IN ('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END)"
         "), (SELECT string_agg(attname::text, chr(31)) FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped "
@@ -101,10 +103,11 @@ def postgres_unsupported(rows: Rows, relation: str, columns: Collection[str]) ->
 def inspect_mysql_table(
     rows: Rows, target: TableId, columns: Collection[str]
 ) -> tuple[str | None, UnsupportedFeature | None]:
-    """Return a table's comment, None if it was dropped, and its first unsupported feature for rows with `columns`.
+    """Return the comment of a table (None: there is no such table), and its first unsupported feature for rows with
+    `columns`.
 
-    One query, because it is called in each commit; more only if there is a feature. An account sees triggers only with
-    the privilege TRIGGER, which ``raycdc check`` therefore requires.
+    This takes one query, because it is called in each commit, and more queries only if there is a feature. An account
+    only sees triggers if it has the privilege TRIGGER, which ``raycdc check`` therefore requires.
     """
     location = (target.db, target.table)
     found = rows(
@@ -139,7 +142,7 @@ def inspect_mysql_table(
     return comment, _generated([str(name) for (name,) in made], columns)
 
 
-#: The condition on ``information_schema.COLUMNS`` for columns that the server computes.
+#: The condition on ``information_schema.COLUMNS`` for columns whose values the server computes.
 _COMPUTED = "EXTRA LIKE '%%GENERATED' AND GENERATION_EXPRESSION <> ''"
 
 
@@ -164,9 +167,9 @@ def _generated(made: Collection[str], columns: Collection[str]) -> UnsupportedFe
 def check_postgres(
     rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, relation: str, where: str
 ) -> None:
-    """Raise `SinkError` for a table with an obstacle, or whose keys are not the source's.
+    """Raise `SinkError` for a table with an unsupported feature, or with other keys than the source.
 
-    `relation` is the table as SQL writes it, `where` the server for people.
+    `relation` is the name of the table in SQL, `where` describes the server for people.
     """
     if (unsupported := postgres_unsupported(rows, relation, [column.name for column in columns])) is not None:
         raise unsupported.taken(target, where)
@@ -195,7 +198,7 @@ def check_postgres(
 
 
 def _postgres_keys(rows: Rows, relation: str) -> set[tuple[str, ...]]:
-    """The columns, sorted, of each unique index that sees all rows at once."""
+    """Return the columns, sorted, of each unique index that covers all rows and is not deferrable."""
     found = rows(
         "SELECT array_to_string(array_agg(a.attname::text ORDER BY a.attname::text), chr(31)) FROM pg_index i "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) "
@@ -209,10 +212,10 @@ def _postgres_keys(rows: Rows, relation: str) -> set[tuple[str, ...]]:
 def check_mysql(
     rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, exact: Sequence[str], where: str
 ) -> None:
-    """Raise `SinkError` for a table with an unsupported feature.
+    """Raise `SinkError` for a table with an unsupported feature, or with other keys than the source.
 
-    Values set by the server itself, and a key that merges others, are refused, too. `exact` are the collations that
-    distinguish all texts, best first.
+    Values that the server itself sets, and a key that treats different values as equal, are refused, too. `exact` are
+    the collations that distinguish all texts, best first.
     """
     _, unsupported = inspect_mysql_table(rows, target, [column.name for column in columns])
     if unsupported is not None:

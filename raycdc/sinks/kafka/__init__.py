@@ -1,1 +1,1 @@
-"""Kafka topics: a transaction per task partition and epoch; `sink` is the way in."""
+"""Kafka topics: rows of an epoch are written in one transaction per part. `sink` is the entry point."""

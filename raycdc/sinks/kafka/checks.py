@@ -1,6 +1,6 @@
 """Checks that this user may write a pipeline's topics in transactions, without creating a topic or a message.
 
-Used by ``raycdc check``. It initialises a transactional producer under an id of its own, which fences no other.
+Used by ``raycdc check``. It initialises a transactional producer under a separate id, which fences no other producer.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import open_format
 from raycdc.sinks.kafka.transactions import TIMEOUT_S
 
-#: The most topics with a finding each.
+#: The most topics that are checked.
 _TOPICS_MAX = 50
-#: The operations that a topic of rows needs; its reader may also keep the commit record, an offset of it.
+#: The operations that a topic of rows needs. Read is for the commit record, which is an offset of the topic.
 _OPERATIONS = ("Write", "Read")
-#: Collides with `__transaction_state`.
+#: A name that collides with `__transaction_state`.
 _COLLIDES = "__transaction.state"
-#: A table to try names and formats on, where none is known.
+#: A table for checking names and formats if none is known.
 _ANY_TABLE = TableId("db", "table")
 _ANY_SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
 
 
 def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
-    """Return all findings; `tables` are those that the source is known to have now."""
+    """Return all findings. `tables` are the targets that are known so far."""
     findings = [
         _encoding(config),
         *messages_in_the_open(config.bootstrap_servers, config.properties, section="sink"),
@@ -82,7 +82,7 @@ def _colliding(admin: AdminClient, topics: Mapping[str, str], there: Container[s
     Their metric names would be equal (Kafka's `Topic.hasCollision`).
     """
     owners: dict[str, str] = {}
-    # Existing topics keep their names; of new ones, a run creates the first.
+    # An existing topic keeps its name. Among new topics, a run creates the first.
     found = {
         name: owner
         for name in sorted(topics, key=lambda name: (name not in there, name))
@@ -145,7 +145,7 @@ def _transactions(config: KafkaSinkConfig, properties: dict[str, str], pipeline:
 
 
 def _record(config: KafkaSinkConfig, admin: AdminClient, pipeline: str) -> CheckResult:
-    """The commit record is an offset of a consumer group."""
+    """Check that the user may keep the commit record, which is an offset of a consumer group."""
     group = f"raycdc:{pipeline}:check"
     try:
         asked = admin.describe_consumer_groups([group], include_authorized_operations=True)
@@ -190,7 +190,10 @@ def _writable(config: KafkaSinkConfig, admin: AdminClient, name: str, operations
 def _creatable(
     config: KafkaSinkConfig, admin: AdminClient, name: str, partitions: int, *, table: str = ""
 ) -> CheckResult:
-    """Asked as a creation that is only validated. The topic is that of `table`, unless it is for all."""
+    """Check that the topic can be created, by a creation that brokers only validate.
+
+    `table` is the table that the topic is for; empty if the topic is for all tables.
+    """
     new = NewTopic(name, num_partitions=partitions, replication_factor=config.replication_factor)
     try:
         answer_of(admin.create_topics([new], validate_only=True)[name], TIMEOUT_S)
@@ -211,7 +214,7 @@ def _creatable(
 
 
 def _acl(config: KafkaSinkConfig, operations: str, resource: str) -> str:
-    """The command that permits it."""
+    """Return the command that permits the operations."""
     user = config.properties.get("sasl.username", "NAME")
     servers = config.bootstrap_servers
     return f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:{user} {operations} {resource}"

@@ -1,4 +1,4 @@
-"""The Kafka sink's section of the configuration."""
+"""The section ``[sink] type = "kafka"`` of the configuration."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class KafkaSinkConfig(SinkConfig):
     @property
     def names(self) -> NameRules:
         rules = NAMES["kafka"]
-        # All tables may share a topic with the statements about them; a single one would take it from the others.
+        # A topic that all tables share may also contain the schema changes. A single table's topic may not.
         statements = {self.ddl_topic} if self.ddl_topic and not self.shared else set()
         return replace(rules, topic=self.topic, topics=rules.topics | statements)
 
@@ -92,7 +92,7 @@ class KafkaSinkConfig(SinkConfig):
         return "{table}" not in self.topic
 
     def topic_of(self, table: TableId) -> str:
-        """The topic of `table`. Raises `ConfigError` where its name makes none."""
+        """Return the topic of `table`. Raises `ConfigError` if its name is not valid for a topic."""
         name = topic_name(self.topic, table)
         if not _NAME.fullmatch(name):
             raise ConfigError(f'sink.topic makes "{name}" of {table}, which cannot be a topic. Give a fixed name.')

@@ -3,23 +3,23 @@
 | step | action |
 |---|---|
 | `apply_schema` | creates and claims the topic; writes the change to ``ddl_topic``, with its record |
-| `stage` | nothing: a transaction cannot change hands, so the task that opens it must also commit it |
+| `stage` | nothing, because the task that opens a transaction must also commit it |
 | `commit` | tasks read the segments, encode, and write messages and their record in one transaction each |
 
-An epoch of a table is one task if it is small or its topic has one partition; the order is then that of the log.
-Otherwise its keys are divided among tasks (parts), each with its own identity and record: the number of parts is
-planned in the table's record, the parts are written, and the table's record ends the epoch. A crash in between leaves
-it held in part (`STEP_APPEND`): the missing parts are written from the same segments.
+An epoch of a table is one task if it is small or its topic has one partition; messages are then in the order of the
+log. Otherwise its keys are divided among tasks (*parts*), each with its own identity and record. The number of parts is
+first written to the table's record, then the parts are written, and finally the table's record ends the epoch. After a
+crash in between, the target holds a part of the epoch (`STEP_APPEND`), and the missing parts are written from the same
+segments.
 
-The record of a target is read from the cluster after fencing all of its other writers (`tasks`). Order: all changes of
-a key are written by one task in order and have one message key, so they are in one partition in order.
+The record of a target is read from the cluster after fencing all of its other writers (`tasks`). All changes of a key
+are written by one task in order, and have the same message key, so they are in order in one partition.
 
-`OffsetRecordRenewer` preserves the commit records of quiet tables: brokers forget a group's offsets
-``offsets.retention.minutes`` (7 days by default) after the last commit, and a table may have no change for longer. A
-thread of the driver writes such a record again, in its own transaction like every write of a record, so a driver that
-was suspended and replaced cannot restore an old one.
+`OffsetRecordRenewer` preserves the commit records of tables without changes. Brokers forget a group's offsets
+``offsets.retention.minutes`` (7 days by default) after the last commit. A thread of the driver therefore writes older
+records again, each in its own transaction, so that a driver that was replaced cannot restore an old one.
 
-`Topics` are the topics of a cluster: their names, numbers of partitions, and whether they have messages.
+`Topics` are the topics of a cluster.
 """
 
 from __future__ import annotations
@@ -75,14 +75,17 @@ from raycdc.sinks.kafka.tasks import (
 from raycdc.sinks.kafka.transactions import TIMEOUT_S, KafkaTarget, identity_of, is_unreachable, topic_error
 from raycdc.sinks.task_plan import by_partition
 
-#: Records older than this are written again; clusters with a shorter retention are not supported.
+#: The age at which a record is written again. Clusters with a shorter retention are not supported.
 RENEW_AFTER_S = 6 * 3600.0
-#: How often such records are searched.
+#: The interval of the search for old records.
 POLL_EVERY_S = 300.0
 
 
 class OffsetRecordRenewer:
-    """See the module's docstring. Threads: `writing` on any, one at a time per table."""
+    """Renews commit records; see the module's docstring.
+
+    `using` may be called by any thread, one at a time per table.
+    """
 
     def __init__(self) -> None:
         self._locks: dict[TableId, threading.RLock] = {}
@@ -95,20 +98,20 @@ class OffsetRecordRenewer:
 
     @contextlib.contextmanager
     def using(self, table: TableId, target: KafkaTarget, *, writes: bool) -> Iterator[None]:
-        """Lock the table's record during the block; `writes`: the block writes it."""
+        """Lock the table's record during the block. `writes` says that the block writes it."""
         with self._changing:
             lock = self._locks.setdefault(table, threading.RLock())
         with lock:
             yield
             with self._changing:
                 self._targets[table] = target
-                # The age of a record that was only read is unknown.
+                # The age of a record that was only read is unknown, so it is renewed soon.
                 self._written_s.setdefault(table, time.monotonic() - RENEW_AFTER_S)
                 if writes:
                     self._written_s[table] = time.monotonic()
 
     def close(self) -> None:
-        """Ends the thread, after the record under way."""
+        """End the thread, after a running renewal."""
         self._closed.set()
         self._thread.join()
 
@@ -123,17 +126,20 @@ class OffsetRecordRenewer:
 
     def _renew(self, table: TableId) -> None:
         target = self._targets[table]
-        # If the cluster is unreachable now, the next round retries; there are days left.
+        # If the cluster is unreachable, the next round retries. The record is kept for days.
         with contextlib.suppress(SinkError), self.using(table, target, writes=True):
             renew(target)
 
 
-#: As older brokers have it, whose topics have no ids.
+#: The id that brokers without topic ids return.
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class Topics:
-    """See the module's docstring. Raises `SinkError` if the cluster does not answer."""
+    """The topics of a cluster: their partitions and ids, and if they have messages.
+
+    Raises `SinkError` if the cluster does not answer.
+    """
 
     def __init__(self, config: KafkaSinkConfig, properties: dict[str, str]) -> None:
         self._config = config
@@ -155,11 +161,11 @@ class Topics:
         return topic in self._listed()
 
     def partitions(self, topic: str) -> list[int]:
-        """The numbers of the topic's partitions; none where there is no such topic."""
+        """Return the numbers of the topic's partitions; empty if there is no such topic."""
         return self._listed().get(topic, [])
 
     def _listed(self) -> dict[str, list[int]]:
-        """The partitions of all topics: asking for one alone would create it where brokers do that."""
+        """Return the partitions of all topics. Asking for a single topic would create it on some clusters."""
         try:
             topics = list_topics(self._admin, self._config.bootstrap_servers, timeout_s=TIMEOUT_S).topics
         except KafkaException as cause:
@@ -182,7 +188,7 @@ class Topics:
         return "" if found == _NO_ID else found
 
     def create(self, topic: str, partitions: int, *, is_tables: bool = True) -> None:
-        """Create a topic for one table or for all; an existing one stays."""
+        """Create a topic for one table, or for all tables. Does nothing if it exists."""
         new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
         try:
             answer_of(self._admin.create_topics([new])[topic], TIMEOUT_S, self._admin)
@@ -210,19 +216,19 @@ class Topics:
             raise topic_error(KafkaTarget(self._properties, partitions[0].topic, ""), cause.args[0]) from cause
 
 
-#: Parts of an epoch at most: each reads all of its segments, and is a transaction that readers wait for.
+#: The most parts of an epoch. Each part reads all segments, and is a transaction for which readers wait.
 PARTS_MAX = 8
 
 
 class KafkaSink(Sink):
-    """See the module's docstring."""
+    """The Kafka sink; see the module's docstring."""
 
     writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
 
     def __init__(self, config: KafkaSinkConfig) -> None:
         self._config = config
         self._keeper: OffsetRecordRenewer | None = None
-        #: The record that each target was last found or left with.
+        #: The newest vector with which each target was read or written.
         self._reached: dict[TableId, CommitVector] = {}
         self._properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
         self._format: FormatSection = {
@@ -235,7 +241,7 @@ class KafkaSink(Sink):
         return check_sink(self._config, targets, pipeline=pipeline)
 
     def statement(self, target: TargetShape) -> str:
-        """The topic, and how it is made where the broker has none."""
+        """Return a description of the topic, and of its creation if it is missing."""
         options = self._config
         partitions = f"{options.partitions} partition{'' if options.partitions == 1 else 's'}"
         return f"topic {topic_name(options.topic, target.name)} (made with {partitions}, where there is none)"
@@ -316,7 +322,8 @@ class KafkaSink(Sink):
             self._topics.create(topic, self._config.partitions)
         barred = 0
         with self._using(work.target, writes=True):
-            # Until the table's record is written, a driver may still plan more parts.
+            # Repeat until no new parts appear: another driver may plan more of them until the table's tombstone is
+            # written.
             while (most := self._bar(work, None, barred=barred)) > barred:
                 for number in range(barred, most):
                     self._bar(work, number)
@@ -324,7 +331,7 @@ class KafkaSink(Sink):
         self._reached[work.target] = _goal(work, STEP_TOMBSTONE)
 
     def _bar(self, work: TableCommit, part: int | None, *, barred: int | None = None) -> int:
-        """Write a tombstone of a part, or of the table whose first `barred` parts have theirs.
+        """Write a tombstone of a part, or of the table after its first `barred` parts have theirs.
 
         Return the number of parts.
         """
@@ -332,7 +339,7 @@ class KafkaSink(Sink):
         return self._run(Bar(target, _goal(work, STEP_TOMBSTONE), work.target, barred))
 
     def close(self) -> None:
-        """Producers live only inside their transactions."""
+        """End the renewal of records. Producers need not be closed, because each lives only during its transaction."""
         if self._keeper is not None:
             self._keeper.close()
 
@@ -343,7 +350,10 @@ class KafkaSink(Sink):
         return self._keeper.using(table, self._target(table), writes=writes)
 
     def _parts_worth(self, work: TableCommit) -> int:
-        """The number of parts in which the epoch should be written. An earlier plan is kept nevertheless."""
+        """Return the number of parts in which the epoch should be written.
+
+        If parts were planned already, that plan is kept.
+        """
         wanted = partitions_for(work.input_bytes, worth_bytes=self._config.task_bytes, most=PARTS_MAX)
         if wanted == 1 or not work.schema.primary_key:
             return 1
@@ -360,14 +370,14 @@ class KafkaSink(Sink):
     def _target(self, table: TableId) -> KafkaTarget:
         topic = self._config.topic_of(table)
         identity = identity_of(self._context.app_id, table)
-        # Tasks on other machines cannot resolve the references themselves.
+        # Tasks on other machines cannot resolve references to secrets.
         read_again(self._properties.values())
         return KafkaTarget(self._properties, topic, identity, self._topics.id_of(topic), self._reached.get(table))
 
     def _is_ours(self, topic: str, target: TableId) -> bool:
-        """Return True if the topic was claimed, or need not be.
+        """Return True if the topic was claimed, or need not be claimed.
 
-        Raises `SinkError` for a topic with messages that this pipeline never wrote to, unless that is allowed.
+        Raises `SinkError` for a topic with messages to which this pipeline never wrote, unless that is allowed.
         """
         if self._config.shared or self._context.on_existing == "merge" or self.committed(target) is not None:
             return True
@@ -381,7 +391,8 @@ class KafkaSink(Sink):
     def _claim(self, topic: str, work: TableCommit) -> None:
         """Record, before the first message, that the topic is ours and holds nothing of this epoch.
 
-        The remains of a transaction that our death aborted cannot be distinguished from another writer's messages.
+        Otherwise the remains of a transaction that this driver's death aborted would look like another writer's
+        messages.
         """
         self._run(self._no_changes(work, CommitVector(work.epoch - 1, STEP_LAST, work.generation)))
 

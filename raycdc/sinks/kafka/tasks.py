@@ -1,4 +1,4 @@
-"""The Kafka sink's transactions as stage tasks, each harmless to run twice (`transactions` says why).
+"""The Kafka sink's transactions as stage tasks. Each may run twice (`transactions` explains why).
 
 | task | under the identity of | writes |
 |---|---|---|
@@ -8,11 +8,13 @@
 | `WriteChanges` | the table | schema changes, or no message: to end an epoch in parts, or to claim a topic |
 | `Bar` | the table, or a part | no message; the epoch can never be written afterwards |
 
-*The table's record decides about the epoch*: it is at `STEP_LAST` when every part is. An epoch is planned before its
-first part is written, so reading the table's record after fencing its writers shows every part that may exist; and the
-plan stays even if a later version or configuration would choose another one. A part reads the table's record after it
-fenced its own writers. Ending the epoch in another way (barring it, or going on without lost rows) does that for each
-part first, so a part that is suspended meanwhile finds one of the two records, or is fenced.
+*The table's record decides about the epoch*: it is at `STEP_LAST` if all parts are. An epoch is planned before its
+first part is written, so the table's record, read after fencing its writers, shows every part that may exist. The plan
+is kept even if a later version or configuration would choose another one.
+
+A part reads the table's record after it fenced its own writers. To end the epoch in another way (by barring it, or by
+going on without lost rows), each part is barred first. A suspended part therefore finds one of the two records, or is
+fenced.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ from raycdc.sinks.table_input import TableInput
 from raycdc.state.manifests.manifest import Segment
 from raycdc.state.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
 
-#: ``sink.format``: its type and the options of that type.
+#: The section ``sink.format``: its type, and the options of that type.
 FormatSection = Mapping[str, JsonValue]
 
-#: Schema changes that are also a row among the rows. Sources write no such row for a change that is left out, so each
-#: could be left out alone; but the row does not say which change it is, so here both must be left out.
+#: Schema changes that sources also write as a truncation among the rows, unless the change is left out. The row does
+#: not show which of the two changes it is, so a truncation is only left out if both are.
 EMPTYING = frozenset({"truncate_table", "drop_table"})
 
 _STORED = ("_op", "_seq", "_ts_ms", "_pos")
@@ -57,7 +59,7 @@ _STORED = ("_op", "_seq", "_ts_ms", "_pos")
 
 @dataclass(frozen=True, slots=True)
 class TopicTask(StageTask[ResultT_co]):
-    """A transaction that brings `target`, a topic of `table`, to `goal`, unless it is there already."""
+    """A transaction that brings `target`, a topic of `table`, to the vector `goal`, unless it holds that already."""
 
     target: KafkaTarget
     goal: CommitVector
@@ -66,9 +68,9 @@ class TopicTask(StageTask[ResultT_co]):
 
 @dataclass(frozen=True, slots=True)
 class EpochMessages:
-    """The rows of an epoch as messages of the format in `section` (``sink.format``).
+    """The rows of an epoch, and the format in `section` (``sink.format``) of their messages.
 
-    `left_out` are schema changes without a message.
+    Schema changes of the types in `left_out` get no message.
     """
 
     rows: TableInput
@@ -78,9 +80,9 @@ class EpochMessages:
 
 @dataclass(frozen=True, slots=True)
 class WrittenMessages:
-    """The number of messages written.
+    """The result of writing an epoch: the number of messages.
 
-    Or, if the epoch is in several `parts`, their number, and no message was written.
+    If the epoch is in several `parts`, this is their number, and no message was written.
     """
 
     messages: int
@@ -89,9 +91,9 @@ class WrittenMessages:
 
 @dataclass(frozen=True, slots=True)
 class WriteEpoch(TopicTask[WrittenMessages]):
-    """Writes the rows of one table and epoch as messages, unless the target holds them already.
+    """Writes the rows of one table and epoch as messages, unless the target already holds them.
 
-    If the epoch was planned in parts before, nothing is written and their number is returned.
+    If the epoch was planned in parts before, nothing is written, and their number is returned.
     """
 
     messages: EpochMessages
@@ -117,10 +119,10 @@ class WriteEpoch(TopicTask[WrittenMessages]):
 
 @dataclass(frozen=True, slots=True)
 class PlanParts(TopicTask[int]):
-    """Records that an epoch is in `parts`.
+    """Records that an epoch is in `parts`, unless a number was recorded before.
 
-    The result is the number of parts recorded before, or now; 0 if the target holds the epoch. `goal` is the epoch's at
-    `STEP_SCHEMA`: no row of it is written.
+    The result is the recorded number of parts; 0 if the target already holds the epoch. `goal` is the epoch's vector at
+    `STEP_SCHEMA`, because no row is written.
     """
 
     parts: int
@@ -140,9 +142,9 @@ class PlanParts(TopicTask[int]):
 
 @dataclass(frozen=True, slots=True)
 class WritePart(TopicTask[int]):
-    """Writes the rows of the keys of part `number` of `parts`, unless the part or the table holds them already.
+    """Writes the rows with keys of part `number` of `parts`, unless the part or the table already holds them.
 
-    The result is the number of messages written.
+    The result is the number of messages.
     """
 
     messages: EpochMessages
@@ -161,7 +163,8 @@ class WritePart(TopicTask[int]):
         goal, table = self.goal, self.table
         with TransactionalProducer(self.target.part(self.number)) as transactions:
             ours = transactions.held()
-            # The table's record is read last: see the module's docstring. A tombstone counts once the table has it too.
+            # The table's record is read last; see the module's docstring. A part's tombstone only counts if the table
+            # has one, too.
             barred = ours is not None and ours.progress == (goal.epoch, STEP_TOMBSTONE)
             if (holds(ours, goal, table) and not barred) or holds(read_record(self.target).vector, goal, table):
                 return 0
@@ -171,8 +174,10 @@ class WritePart(TopicTask[int]):
 
 @dataclass(frozen=True, slots=True)
 class WriteChanges(TopicTask[int]):
-    """Schema changes of a table of `schema` as messages to `ddl_topic`, unless the target holds them already; none at
-    all is an empty commit. The result is how many messages were written.
+    """Writes schema changes of a table of `schema` as messages to `ddl_topic`, unless the target already holds this
+    step.
+
+    Without changes, it is an empty commit. The result is the number of messages.
     """
 
     schema: TableSchema
@@ -194,8 +199,10 @@ class WriteChanges(TopicTask[int]):
 
 @dataclass(frozen=True, slots=True)
 class Bar(TopicTask[int]):
-    """Write a tombstone. Of a table (not `barred` None) only after all its parts' were: the result is how many parts
-    there are, and nothing was written where these are more.
+    """Writes a tombstone. The result is the number of parts.
+
+    For a table, `barred` is the number of parts that have their tombstones. If there are more parts, nothing is
+    written. For a part, `barred` is None.
     """
 
     barred: int | None
@@ -219,7 +226,7 @@ class Bar(TopicTask[int]):
 
 
 def renew(target: KafkaTarget) -> None:
-    """Write a table's record again unchanged, because brokers forget old offsets of a group."""
+    """Write a table's record again, unchanged, because brokers forget old offsets of a group."""
     with TransactionalProducer(target) as transactions:
         record = transactions.record()
         if record.vector is not None:
@@ -229,13 +236,14 @@ def renew(target: KafkaTarget) -> None:
 def held(target: KafkaTarget) -> CommitVector | None:
     """Return the vector of a table, after fencing all of its other writers.
 
-    It is at `STEP_APPEND` if parts hold more than the table's record; rows take precedence over tombstones.
+    It is at `STEP_APPEND` if a part holds more than the table's record. A part with rows counts before a part with a
+    tombstone.
     """
     return _held(target, _fenced)
 
 
 def seen(target: KafkaTarget) -> CommitVector | None:
-    """Return the result of `held` without fencing; it may change immediately."""
+    """Return the result of `held` without fencing. It may change at any time."""
     return _held(target, lambda one: one.check(read_record(one)))
 
 
@@ -255,7 +263,7 @@ def _held(target: KafkaTarget, record_of: Callable[[KafkaTarget], TransactionRec
 
 
 def open_format(section: FormatSection) -> Any:
-    """The format of ``sink.format``."""
+    """Return the format of ``sink.format``."""
     options = {name: value for name, value in section.items() if name != "type"}
     return load_format(str(section["type"]), key_path="sink.format", **options)
 
@@ -263,7 +271,7 @@ def open_format(section: FormatSection) -> Any:
 def _rows_of(
     task: TopicTask[Any], messages: EpochMessages, partitions: Callable[[], int], *, part: tuple[int, int] = (0, 1)
 ) -> Iterator[Message]:
-    """The messages of a task's rows, or of one part of their keys."""
+    """Yield the messages of a task's rows, or of those rows whose key is in one part."""
     schema = messages.rows.schema
     encoder = open_format(messages.section).encoder(task.table, schema)
     batches = _of_part(messages.rows.batches([*schema.arrow().names, *_STORED]), schema.primary_key, part)
@@ -274,9 +282,9 @@ def _rows_of(
 def _of_part(
     batches: Iterator[pa.RecordBatch], key: tuple[str, ...], part: tuple[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows whose key is of the part, in their order; a row without a key (a truncation) is of each.
+    """Yield the rows whose key is in the part, in their order. A truncation, which has no key, is in each part.
 
-    Both halves of an update that keeps its key stay side by side.
+    The two images of an update that keeps its key stay next to each other.
     """
     number, parts = part
     for batch in batches:
@@ -291,9 +299,9 @@ def _of_part(
 
 @dataclass(frozen=True, slots=True)
 class _Truncation:
-    """The message for a row that says that all rows are gone.
+    """Makes the message for a truncation.
 
-    It has no key, so its order holds only in one partition.
+    The message has no key, so its order is only defined in a topic with one partition.
     """
 
     table: TableId
@@ -302,7 +310,10 @@ class _Truncation:
     left_out: bool = False
 
     def message(self, row: pa.RecordBatch) -> bytes | None:
-        """Return the message; None if such changes are left out."""
+        """Return the message; None if such changes are left out.
+
+        Raises `ChangeRefusedError` if it cannot be written in order.
+        """
         if self.left_out:
             return None
         reported: bytes | None = self.encoder.encode_change(
@@ -319,7 +330,7 @@ class _Truncation:
         return reported
 
     def cut(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bytes | None]]:
-        """`batch` in pieces, each with the message of the truncation that follows it, if one does."""
+        """Yield `batch` in pieces, each with the message of the truncation that follows it (None: none follows)."""
         first = 0
         for at in np.flatnonzero(batch.column("_op").to_numpy() == RowKind.TRUNCATE).tolist():
             yield batch.slice(first, at - first), self.message(batch.slice(at, 1))

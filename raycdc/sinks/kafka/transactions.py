@@ -1,14 +1,15 @@
 """A transactional producer and its commit record: messages and record become visible together, or neither does.
 
-A *target* is a topic with an identity under which its transactions run: it is both their ``transactional.id`` and the
-name of the consumer group whose offset, sent with ``send_offsets_to_transaction`` (KIP-98), is the record.
-``init_transactions`` aborts an open transaction of another process with that id and fences it; *then* the record is
-read; then the transaction is written. A later initialisation makes our commit fail, so reading and writing are
-effectively one step: a retry, a speculative duplicate and a suspended driver find the record or are fenced.
+A *target* is a topic with an identity under which its transactions run. The identity is their ``transactional.id``, and
+also the name of the consumer group whose offset is the record; the offset is sent with ``send_offsets_to_transaction``
+(KIP-98). ``init_transactions`` aborts an open transaction of another process with that id, and fences the process. Only
+then is the record read, and the transaction written. A later initialisation makes our commit fail, so reading and
+writing are effectively one step: a retry, a speculative duplicate and a suspended driver find the record, or are
+fenced.
 
-Each message is a ``produce`` call. confluent-kafka's ``produce_batch`` (2.16) was tried: 200,000 messages cost 0.60 to
-0.63 s of CPU with it and 0.44 to 0.61 s without, as it wants a dict for each; and where the queue is full it leaves
-out single messages of a batch, so that what is tried again could come behind later changes of its key.
+Each message is one ``produce`` call. confluent-kafka's ``produce_batch`` (2.16) was tried: 200,000 messages took 0.60
+to 0.63 s of CPU with it, and 0.44 to 0.61 s without, because it needs a dict for each message. If the queue is full, it
+skips single messages of a batch, and a retried message could come after later changes of its key.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ from raycdc.state.recovery import CommitVector
 
 #: The timeout of one request to the cluster.
 TIMEOUT_S = 30.0
-#: The part of it that the first request needs to detect that the account is refused.
+#: The timeout of the first request, within which a refusal of the account shows.
 REFUSAL_S = 2.0
-#: A transaction that was left open holds its topics' readers back for no longer than this.
+#: The longest time for which an abandoned transaction blocks readers of its topics.
 TRANSACTION_TIMEOUT_MS = 300_000
-#: Steps per epoch in the offset that is the record; more than there are.
+#: The factor of the epoch in the record's offset. It is larger than the number of steps.
 STEPS = 8
 _TIMEOUT = "transaction.timeout.ms"
-#: The version of the note stored with the offset: since 2 it names the topic. Earlier notes have no version.
+#: The version of the note that is stored with the offset. Since version 2, it names the topic; earlier notes have no
+#: version.
 _VERSION = 2
 
 #: The most characters of a group's name.
@@ -87,9 +89,9 @@ _NOTHING_THERE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOW
 
 @dataclass(frozen=True, slots=True)
 class KafkaTarget:
-    """A table's topic, and the name under which its transactions run (pipeline, checkpoint and table).
+    """A table's topic, and the identity under which its transactions run (of pipeline, checkpoint and table).
 
-    `topic_id` distinguishes the topic from a later one of its name (empty: unknown); `reached` is the record that the
+    `topic_id` distinguishes the topic from a later one with its name (empty: unknown). `reached` is the vector that the
     driver last read or wrote, if any. If the table `begins`, earlier content of the topic does not matter.
     """
 
@@ -101,18 +103,18 @@ class KafkaTarget:
     begins: bool = False
 
     def part(self, number: int) -> KafkaTarget:
-        """Return the same topic with the identity of one task partition, which has its own record."""
+        """Return the same topic with the identity of one part, which has its own record."""
         return replace(self, identity=f"{self.identity}:{number}", reached=None)
 
     @property
     def timeout_ms(self) -> int:
-        """Return how long a transaction may be open: ``transaction.timeout.ms`` of the user, or our default."""
+        """Return how long a transaction may be open: the user's ``transaction.timeout.ms``, or the default."""
         return int(self.properties.get(_TIMEOUT, TRANSACTION_TIMEOUT_MS))
 
     def check(self, record: TransactionRecord) -> TransactionRecord:
-        """Return `record` after checks.
+        """Return `record` if it is valid.
 
-        Raises `TargetDroppedError` if it belongs to another topic of this name, or is older than it was.
+        Raises `TargetDroppedError` if it belongs to another topic with this name, or holds less than before.
         """
         servers = self.properties.get("bootstrap.servers")
         if self.begins:
@@ -124,7 +126,7 @@ class KafkaTarget:
                 "table anew."
             )
         reached, vector = self.reached, record.vector
-        # Parts of an epoch may be ahead of the table's own record, within the epoch.
+        # Only epochs are compared, because parts of an epoch may be ahead of the table's own record.
         if reached is not None and (vector is None or vector.epoch < reached.epoch):
             holds = "nothing of this pipeline" if vector is None else f"only epoch {vector.epoch}"
             raise TargetDroppedError(
@@ -136,8 +138,9 @@ class KafkaTarget:
 
 
 def identity_of(app_id: str, table: TableId) -> str:
-    """The identity of a table's target, which is no other one's and no part's (`KafkaTarget.part`): hashed where the
-    name ends as that of a part does, or is longer than a group's may be.
+    """Return the unique identity of a table's target.
+
+    It is hashed if the name ends like that of a part (`KafkaTarget.part`), or is too long for a group's name.
     """
     identity = f"{app_id}:{table}"
     if len(identity) > _IDENTITY_MAX or _LIKE_A_PART.search(table.table):
@@ -147,7 +150,10 @@ def identity_of(app_id: str, table: TableId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """In how many parts `epoch` is written, said before the first of them; `most` is how many there ever were."""
+    """The number of `parts` in which `epoch` is written, recorded before the first of them.
+
+    `most` is the largest number of parts of any epoch so far.
+    """
 
     epoch: int = 0
     parts: int = 1
@@ -160,8 +166,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """The record in an identity's group: how far it is (None: nowhere), for a whole table how it is cut, and which
-    topic it is of (empty: an older version wrote it, or the cluster did not say).
+    """The record in an identity's consumer group.
+
+    `vector` is None if there is no record. `cut` is used for whole tables. `topic_id` is the id of the topic (empty: an
+    older version wrote the record, or the cluster has no ids).
     """
 
     vector: CommitVector | None = None
@@ -170,11 +178,11 @@ class TransactionRecord:
 
 
 class TransactionalProducer:
-    """The producer of one target, from its ``init_transactions`` on. It fences every other producer of the target."""
+    """The transactional producer of one target. Entering its context fences every other producer of the target."""
 
     def __init__(self, target: KafkaTarget) -> None:
         self._target = target
-        #: When the present transaction was begun.
+        #: The time at which the open transaction began.
         self._begun_s: float | None = None
         #: The last refusal of the account.
         self._refusal: KafkaError | None = None
@@ -196,8 +204,9 @@ class TransactionalProducer:
         )
 
     def __enter__(self) -> Self:
-        # librdkafka looks for the coordinator immediately if a connection is up, and otherwise half a second later: the
-        # first answer comes over the bootstrap connection, which is then closed, and the next over a permanent one.
+        # librdkafka finds the coordinator immediately if a connection is open, and half a second later otherwise. The
+        # first request uses the bootstrap connection, which is then closed, and the second one opens a permanent
+        # connection.
         for seconds in (REFUSAL_S, TIMEOUT_S):
             self._probe_topic(seconds)
         login_accepted(self._target.properties)
@@ -205,7 +214,10 @@ class TransactionalProducer:
         return self
 
     def _probe_topic(self, seconds: float) -> None:
-        """Query the topic. A broker that does not answer within `seconds` is queried again unless it refuses us."""
+        """Request the topic's metadata.
+
+        A broker that does not answer within `seconds` is asked again, unless it refuses us.
+        """
         try:
             self._producer.list_topics(self._target.topic, seconds)
         except KafkaException as cause:
@@ -213,14 +225,14 @@ class TransactionalProducer:
                 raise self._error(cause) from cause
 
     def _heard_of(self) -> KafkaError | None:
-        """The last refusal of the account, if there was one; new connections then log in with the newest password."""
+        """Return the last refusal of the account, if there was one. New connections then use the newest password."""
         self._producer.poll(0)
         if self._refusal is not None:
             renew_account(self._producer, self._target.properties)
         return self._refusal
 
     def _heard(self, error: KafkaError) -> None:
-        """Librdkafka calls it within a poll."""
+        """Note a refusal of the account. librdkafka calls this during a poll."""
         if error.code() in REFUSED_ACCOUNT:
             self._refusal = error
 
@@ -292,7 +304,7 @@ class TransactionalProducer:
         """Commit the transaction.
 
         If no broker answers in time, the outcome is unknown. The epoch loop then repeats the whole epoch: its next
-        producer makes the coordinator decide, and reads the record.
+        producer makes the coordinator decide the outcome, and reads the record.
         """
         try:
             self._producer.commit_transaction(TIMEOUT_S)
@@ -307,8 +319,8 @@ class TransactionalProducer:
         except KafkaException as cause:
             if cause.args[0].code() != KafkaError._STATE:
                 raise self._error(cause) from cause
-            # The transaction failed meanwhile, for example because the topic may not be written, and librdkafka reports
-            # that at the next call (its rd_kafka_txn_require_states0).
+            # The transaction has failed, for example because the topic may not be written. librdkafka reports the
+            # reason at the next call (its rd_kafka_txn_require_states0).
             self._ask(add)
 
     def _ask(self, question: Callable[[], Any]) -> None:
@@ -318,7 +330,10 @@ class TransactionalProducer:
             raise self._error(cause) from cause
 
     def _error(self, cause: KafkaException) -> SinkError:
-        """The named error of a refusal; a broker that ends an open transaction fences its producer, too."""
+        """Return the error for an exception of Kafka.
+
+        A broker that ends an open transaction fences its producer, too.
+        """
         error, target = cause.args[0], self._target
         if is_unreachable(error) and error.code() not in _OF_A_TOPIC and (refusal := self._heard_of()) is not None:
             text = refused_account(target.properties, refusal).str()
@@ -334,7 +349,7 @@ class TransactionalProducer:
 
 
 def read_record(target: KafkaTarget) -> TransactionRecord:
-    """Return the record of `target` without fencing; it may change immediately."""
+    """Return the record of `target` without fencing. It may change at any time."""
     consumer = _consumer(target)
     try:
         return _read_record(target, consumer)
@@ -348,7 +363,7 @@ def _consumer(target: KafkaTarget) -> Consumer:
             **target.properties,
             "group.id": target.identity,
             "enable.auto.commit": "false",
-            # An offset of a transaction that is not decided yet is waited for.
+            # With this level, reading waits for the offset of an undecided transaction.
             "isolation.level": "read_committed",
             "log_level": 0,
         },
@@ -372,7 +387,7 @@ def _read_record(target: KafkaTarget, consumer: Consumer) -> TransactionRecord:
 
 
 def _committed(target: KafkaTarget, consumer: Consumer) -> TopicPartition | None:
-    """The group's offset; None if there is no such topic. Raises `SinkError`."""
+    """Return the group's offset; None if there is no such topic. Raises `SinkError`."""
     pauses = Backoff(RetryPolicy(longest_s=2.0, retry_s=TIMEOUT_S))
     while True:
         try:
@@ -385,7 +400,7 @@ def _committed(target: KafkaTarget, consumer: Consumer) -> TopicPartition | None
             error = answer.error
         if error.code() in _NOTHING_THERE:
             return None
-        # The coordinator of a cluster's first group is still being created, and one that moves is between two brokers.
+        # The coordinator is not available while it is created for a cluster's first group, or moves to another broker.
         pause_s = pauses.failed(time.monotonic()) if error.code() in _SOON else None
         if pause_s is None:
             raise topic_error(target, error)
@@ -410,7 +425,9 @@ def is_unreachable(error: KafkaError) -> bool:
 
 
 def topic_error(target: KafkaTarget, error: KafkaError) -> SinkError:
-    """The named error of a broker's refusal: the topic's own where `_OF_A_TOPIC` says so, else the whole sink's."""
+    """Return the error for a broker's refusal: about the topic if `_OF_A_TOPIC` has the code, otherwise about the whole
+    sink.
+    """
     if error.code() in _FENCED:
         return SinkError(f"Topic {target.topic}: another process took over its transactions.")
     servers = target.properties.get("bootstrap.servers")

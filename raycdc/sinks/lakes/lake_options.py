@@ -1,4 +1,7 @@
-"""Options that the sections of several lakes have. Imported by `raycdc check`: nothing but the configuration's own."""
+"""Options that are the same for several lakes.
+
+Imported by ``raycdc check``, so it only imports modules of the configuration.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from raycdc.config import Duration, Options, Size, option
 
 
 class OptimizeOptions(Options):
-    """``optimize = { … }``: maintenance of the tables by the pipeline itself, after a commit to each."""
+    """``optimize = { … }``: maintenance of the tables by the pipeline itself, after commits."""
 
     every: Duration = option(timedelta(hours=1), help="How often upkeep is done, at most.")
     target_file: Size = option(128 << 20, help="Small files are rewritten as larger ones, up to this size.", ge=1 << 20)

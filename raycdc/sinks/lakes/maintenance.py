@@ -1,16 +1,16 @@
 """Scheduled maintenance of a lake's tables: decides when it is due, and which files are combined.
 
 Called by the sinks of lakes after a commit, on the committing thread, so no commit of this driver to the table is
-running. The rules are the same for each lake: maintenance moves rows and changes none, its commit has no epoch, and the
-commit succeeds only if the table is still the one that was read. After another writer's commit, or that of a newer
-driver, it is given up and retried after a later commit. A fenced driver does nothing. The time of the last maintenance
-is the time of a file next to the table's; a process killed in between leaves files that no version of the table names,
-like any interrupted commit.
+running. The rules are the same for each lake: maintenance moves rows without changing them, its commit has no epoch,
+and the commit only succeeds if the table has not changed since it was read. If another writer or a newer driver
+committed, the attempt is given up, and repeated after a later commit. A fenced driver does nothing. The time of the
+last maintenance is the time of a file next to the table's; a process killed in between leaves files that no version of
+the table names, like any interrupted commit.
 
 *After a failure*, because another writer was faster or something was unreachable, the next attempt waits ten times as
-long as the failed one took, and twice that after another failure, up to the whole interval. Maintenance therefore takes
-only a small share of the time, however busy others are. If another writer was faster, half the amount is processed,
-until an attempt fits between two of its commits.
+long as the failed one took, and twice that after another failure, up to the whole interval. Maintenance therefore only
+takes a small part of the time, however often others commit. If another writer was faster, the next attempt processes
+half as much, until it fits between two of that writer's commits.
 """
 
 from __future__ import annotations
@@ -26,55 +26,57 @@ from raycdc.model import TableId
 from raycdc.sinks.api import CommitVector, ignore_text
 from raycdc.storage.files import AnyPath, modified, touch
 
-#: A file of more than this share of the wanted size is large enough.
+#: A file larger than this fraction of the target size is not combined.
 LARGE = 0.75
 
-#: The most bytes of files rewritten in one go; the rest waits for the next commit.
+#: The most bytes of files that are rewritten after one commit.
 RUN_BYTES_MAX = 1 << 30
 
-#: After a failed attempt, the next one waits this many times as long as it took; it counts as one second at least.
+#: After a failed attempt, the next one waits this many times as long as the failed one took, which counts as at least
+#: one second.
 WAIT_FACTOR = 10.0
 _TOOK_MIN_S = 1.0
 
-#: Users are warned when other writers were faster this many times in succession.
+#: Users are warned if other writers were faster this many times in succession.
 OVERTAKEN_REPORTED = 3
 
-#: The file whose time is that of the last maintenance, in a folder next to the table's files.
+#: The name of the file whose modification time is the time of the last maintenance.
 MARK = "optimized"
 
 FileT = TypeVar("FileT")
 
 
 class LakeTable(Protocol):
-    """A table in the hands of the thread that has just committed to it."""
+    """A table that is used by the thread that has just committed to it."""
 
     name: TableId
 
     def refresh(self) -> bool:
-        """Bring it to its newest version; False when there is none."""
+        """Read the newest version. Returns False if there is no table."""
 
     def vector(self) -> CommitVector | None:
-        """The vector of this pipeline in that version."""
+        """Return the vector of this pipeline in that version."""
 
 
 class MaintenanceOutcome(Enum):
-    """The result of an attempt."""
+    """The outcome of an attempt at maintenance."""
 
-    #: It is done, or not possible for the table in its present state.
+    #: Nothing is left to do, or maintenance is impossible for the table in its present state.
     DONE = auto()
-    #: The next commit continues it.
+    #: Work is left, which continues after the next commit.
     MORE = auto()
     #: Another writer was faster.
     OVERTAKEN = auto()
-    #: Something that it needs did not answer.
+    #: A store or catalog did not answer.
     AWAY = auto()
 
 
 @dataclass(slots=True)
 class _Failures:
-    """Of a table since maintenance was done last.
+    """The failures for a table since its last successful maintenance.
 
-    Tries that failed on end, those of them that other writers overtook, and how often the bytes of a try were halved.
+    `tries` counts failed attempts in succession, `overtaken` those at which another writer was faster, and `halved` how
+    often the amount was halved.
     """
 
     tries: int = 0
@@ -94,7 +96,7 @@ class MaintenanceSchedule:
         self._every_s = every.total_seconds()
         self._clock = clock
         self._warn = warn
-        #: Of a mark when it is due at the earliest, so that a store is not asked after every commit.
+        #: The earliest time at which maintenance is due, by mark, so that a store is not queried after every commit.
         self._due_s: dict[str, float] = {}
         self._failures: dict[str, _Failures] = {}
         self._reported: set[str] = set()
@@ -102,10 +104,10 @@ class MaintenanceSchedule:
     def run(
         self, table: LakeTable, mark: AnyPath, generation: int, optimize: Callable[[int], MaintenanceOutcome]
     ) -> None:
-        """Call `optimize` if it is due and no driver newer than `generation` wrote to the table.
+        """Call `optimize` if maintenance is due and no driver newer than `generation` wrote to the table.
 
-        The time of the table's `mark` decides. `optimize` gets the number of bytes that it may rewrite. An error of it
-        or of the store counts as a failed attempt.
+        The time of the table's file `mark` decides. `optimize` gets the number of bytes that it may rewrite. An error
+        of `optimize` or of the store counts as a failed attempt.
         """
         if not self._is_time(mark):
             return
@@ -155,7 +157,7 @@ class MaintenanceSchedule:
             return False
         last_s = modified(mark)
         if last_s is None:
-            # The first look: from here on.
+            # At the first check, the interval begins now.
             touch(mark)
             last_s = modified(mark) or self._clock()
         self._due_s[str(mark)] = last_s + self._every_s
@@ -170,8 +172,10 @@ def small_groups(
     partition: Callable[[FileT], Hashable],
     run_bytes: int = RUN_BYTES_MAX,
 ) -> tuple[list[list[FileT]], bool]:
-    """Groups of small files of one partition each, in their order, which become a file each; and whether these are all
-    that there are. They have `run_bytes` together, or are a single group, which has these or two files.
+    """Return groups of small files to combine, each of one partition and in order, and True if these are all such
+    groups.
+
+    They have at most `run_bytes` in total. If a single group is larger, its first files are returned, at least two.
     """
     small = [file for file in files if size(file) < target_bytes * LARGE]
     groups = [g for g in groups_of(small, bytes_max=target_bytes, size=size, partition=partition) if len(g) > 1]
@@ -188,7 +192,7 @@ def small_groups(
 
 
 def _first(group: Sequence[FileT], bytes_max: int, size: Callable[[FileT], int]) -> list[FileT]:
-    """The first files, two at least, which have not more than `bytes_max` together."""
+    """Return the first files of a group, at least two, that have at most `bytes_max` in total."""
     count, total = 2, sum(map(size, group[:2]))
     while count < len(group) and total + size(group[count]) <= bytes_max:
         total += size(group[count])
@@ -199,7 +203,10 @@ def _first(group: Sequence[FileT], bytes_max: int, size: Callable[[FileT], int])
 def groups_of(
     files: Sequence[FileT], *, bytes_max: int, size: Callable[[FileT], int], partition: Callable[[FileT], Hashable]
 ) -> list[list[FileT]]:
-    """The files in groups of one partition each, in their order; a group has `bytes_max`, or is a single file."""
+    """Return the files in groups of one partition, in their order.
+
+    A group has at most `bytes_max`, or is a single file.
+    """
     each: dict[Hashable, list[FileT]] = {}
     for file in files:
         each.setdefault(partition(file), []).append(file)

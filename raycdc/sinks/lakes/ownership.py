@@ -1,12 +1,12 @@
-"""The owner of a lake's table and of each of its columns, as this pipeline notes them in the table's properties. Pure.
+"""The owner of a lake's table and of its columns, which this pipeline notes in the table's properties. Pure.
 
-If changes are followed leniently, a column that its source table has dropped stays in the target, and is null in every
-row written since. A column that another writer added belongs to that writer: updated rows keep its values. The table
-therefore lists its columns that were left behind.
+If changes are followed leniently, a column that the source table has dropped stays in the target, and is null in later
+rows. A column that another writer added belongs to that writer, and updated rows keep its values. To tell the two
+apart, the table's properties list the columns that the source has dropped.
 
 `are_kept` checks that rows rewritten by others in a lake's table are still those that this pipeline wrote. A manual
-compaction, another writer's column getting values, and an UPDATE of our rows all replace files, possibly with equal
-counts. The rows themselves are therefore compared, only by the columns of the source table.
+compaction, new values in another writer's column, and an UPDATE of our rows all replace files, possibly with the same
+numbers of rows. The rows themselves are therefore compared, by the columns of the source table only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from raycdc.sinks.targets import is_of_pipeline
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """A table's notes for the pipeline `app_id`: who created or emptied it, and which columns were left behind.
+    """The notes in a table's properties for the pipeline `app_id`: who created or emptied it, and which columns the
+    source dropped.
 
     `left` is JSON text; None if a version of raycdc without this note wrote the table.
     """
@@ -38,7 +39,9 @@ class Ownership:
 
     @classmethod
     def of(cls, properties: Mapping[str, str | None], app_id: str, created_by: str) -> Ownership:
-        """Return the notes in the `properties` of a table; `created_by` is the name of one of them."""
+        """Return the notes in the `properties` of a table; `created_by` is the name of the property with its
+        creator.
+        """
         return cls(app_id, properties.get(created_by) or "", properties.get(left_property(app_id)))
 
     @property
@@ -52,8 +55,9 @@ class Ownership:
         return is_of_pipeline(self.created_by, self.app_id)
 
     def left_behind(self, present: Sequence[str], source: Collection[str]) -> list[str]:
-        """The columns, of those `present` in the table, that are null in rows to come, although the table's `source`
-        lacks them; all of them where this pipeline created a table that does not say.
+        """Return those columns `present` in the table, and missing in the table's `source`, that are null in new rows.
+
+        If the table has no note and this pipeline created it, these are all columns that the source lacks.
         """
         others = [name for name in present if name not in source]
         if self.left is None:
@@ -62,7 +66,7 @@ class Ownership:
         return [name for name in others if name in left]
 
     def note(self, present: Sequence[str], source: Collection[str]) -> dict[str, str]:
-        """The property that an older raycdc did not give the table; empty if it has it, or needs none."""
+        """Return the property that an older raycdc did not set; empty if the table has it, or needs none."""
         if self.left is not None or not self.created_by_us:
             return {}
         return {left_property(self.app_id): _text(self.left_behind(present, source))}
@@ -70,8 +74,9 @@ class Ownership:
     def note_after(
         self, changes: Sequence[SchemaChangeEvent], present: Sequence[str], source: Collection[str]
     ) -> dict[str, str]:
-        """The property after `changes` of the source table, which has the columns `source` by then and leave the
-        target those `present`.
+        """Return the property after `changes` of the source table.
+
+        After them, `source` are the source's columns, and `present` those of the target.
         """
         left = set(self.left_behind(present, source))
         for event in changes:
@@ -87,12 +92,12 @@ class Ownership:
 
 
 def nothing_left(app_id: str) -> dict[str, str]:
-    """The property of a table that has no column but those of its source."""
+    """Return the property of a table that has no columns except those of its source."""
     return {left_property(app_id): _text(())}
 
 
 def left_property(app_id: str) -> str:
-    """Return the table property with the columns that the pipeline no longer writes."""
+    """Return the name of the table property that lists the columns that the source dropped."""
     return f"raycdc.left-behind.{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
 
 
@@ -100,8 +105,8 @@ def _text(names: Collection[str]) -> str:
     return json.dumps(sorted(names), ensure_ascii=False)
 
 
-#: Rewritten files up to this size, on both sides together, are read and compared: about ten seconds. Larger rewrites
-#: are assumed to keep the rows, unless the numbers of rows contradict that.
+#: The most bytes of old and new files that are read and compared, which takes about ten seconds. Larger rewrites are
+#: assumed to keep the rows, unless the numbers of rows contradict that.
 COMPARED_BYTES_MAX = 1 << 30
 
 

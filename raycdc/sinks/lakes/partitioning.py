@@ -1,4 +1,4 @@
-"""Rows of a table shared out by the values that partition it. Run in stage tasks and in the driver; Arrow only."""
+"""Divides rows of a table by the values that partition it. Run in stage tasks and in the driver; Arrow only."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import pyarrow as pa
 
 from raycdc.model.arrays import python_value
 
-#: Rows that wait in memory for others of their partition; the largest partition is written when there are more.
+#: The most bytes of rows that wait in memory for others of their partition. If there are more, the largest partition is
+#: written.
 WAITING_BYTES_MAX = 128 << 20
 
-#: Rows that are shared out at once: each time costs a little per partition.
+#: The number of rows that are divided at a time, because each time has a cost per partition.
 SHARED_OUT_ROWS = 1 << 17
 
 Values = tuple[Any, ...]
 
 
 def split(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> list[tuple[Values, np.ndarray]]:
-    """The different values that `columns` have together (null is one), each with the numbers of its rows, in order."""
+    """Return the distinct combinations of values of `columns` (null is a value), each with its row numbers in order."""
     if not columns:
         return [((), np.arange(rows))] if rows else []
     codes = np.zeros(rows, np.int64)
@@ -29,7 +30,7 @@ def split(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> list[tupl
             null_encoding="encode"
         )
         number = encoded.indices.to_numpy().astype(np.int64)
-        # Renumbered with each column, so that the product of many cannot overflow.
+        # The codes are renumbered after each column, so that the product for many columns cannot overflow.
         _, codes = np.unique(codes * (int(number.max(initial=0)) + 1) + number, return_inverse=True)
     order = np.argsort(codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order], prepend=-1)) if rows else np.zeros(0, np.int64)
@@ -43,10 +44,10 @@ def gathered(
     *,
     waiting_bytes_max: int = WAITING_BYTES_MAX,
 ) -> Iterator[tuple[Values, list[pa.RecordBatch]]]:
-    """Yield the rows of `batches` by partition, each list for one file; a large partition comes in several.
+    """Yield the rows of `batches` by partition. Each list is for one file; a large partition has several.
 
-    `keys` returns the partition columns. The same batches give the same lists. Memory: `waiting_bytes_max` and
-    `SHARED_OUT_ROWS` rows more.
+    `keys` returns the partition columns. The same batches give the same lists. Uses memory for `waiting_bytes_max` and
+    `SHARED_OUT_ROWS` rows.
     """
     waiting: dict[Values, list[pa.RecordBatch]] = {}
     sizes: dict[Values, int] = {}

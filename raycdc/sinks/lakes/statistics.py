@@ -1,13 +1,15 @@
 """Statistics of a Parquet file in Delta's form, so that a MERGE by key reads only the necessary files.
 
-Taken from the Parquet footer, which the writer computed anyway. Method: the Delta protocol, "Per-file Statistics".
+They are taken from the Parquet footer, which the writer computed anyway, as described in the Delta protocol, "Per-file
+Statistics".
 
-Only integers and dates have statistics, and a table that we create says so in `PROPERTIES`: its writers follow that,
-and its readers expect no others. This avoids two problems of delta-rs. It stores bounds of decimals as 64-bit floats,
-so that rows with long ones are not found again; and its pyarrow dataset treats a column without bounds, if other
-columns of the file have some, as a column without values, so that a filter on it finds nothing. A file therefore has
-bounds of all columns that its table names, or none at all (`for_table`). A date that Python cannot represent (in the
-year 0, or after 9999) is not used as a bound, because readers written in Python fail on it.
+Only integers and dates have statistics. A table that we create names their columns in its properties (`properties`), so
+that other writers do the same, and readers expect no other statistics. This avoids two problems of delta-rs. It stores
+bounds of decimals as 64-bit floats, so that rows with long decimals are not found. Its pyarrow dataset takes a column
+without bounds for a column without values if other columns of the file have bounds, so that a filter on it finds
+nothing. A file therefore has bounds of all columns that its table names, or none at all (`for_table`). A date that
+Python cannot represent (in the year 0, or after 9999) is not used as a bound, because readers written in Python fail on
+it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-#: Delta keeps statistics of 32 columns unless a table says otherwise.
+#: The number of columns with statistics in Delta, unless a table sets another.
 COLUMNS_MAX = 32
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
@@ -30,14 +32,16 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def properties(schema: pa.Schema, partition_by: Collection[str] = ()) -> dict[str, str]:
-    """Table properties that name the columns with statistics; those of `partition_by` are in no file."""
+    """Return the table properties that name the columns with statistics, without those of `partition_by`, which are in
+    no file.
+    """
     stored = [field for field in schema if field.name not in partition_by]
     named = [field.name for field in stored if has_bounds(field.type) and _PLAIN_NAME.fullmatch(field.name)]
     return {_NAMED: ",".join(named[:COLUMNS_MAX])} if named else {_FIRST: "0"}
 
 
 def delta_statistics(metadata: Any, schema: pa.Schema) -> str:
-    """``numRecords``, ``minValues``, ``maxValues`` and ``nullCount`` of one file by its footer, as JSON text."""
+    """Return ``numRecords``, ``minValues``, ``maxValues`` and ``nullCount`` of a file from its footer, as JSON text."""
     low: dict[str, object] = {}
     high: dict[str, object] = {}
     nulls: dict[str, int] = {}
@@ -58,7 +62,11 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> str:
 
 
 def for_table(text: str, configuration: Mapping[str, str]) -> str:
-    """A file's statistics, JSON text, as a table of this configuration may have them."""
+    """Return a file's statistics (JSON text), reduced to the columns for which this table's configuration allows
+    statistics.
+
+    If a bound is missing for one of these columns, only the number of rows remains.
+    """
     statistics = json.loads(text)
     named = configuration.get(_NAMED, "").split(",")
     rows = statistics["numRecords"]
@@ -77,12 +85,12 @@ def has_bounds(arrow: pa.DataType) -> bool:
 
 
 def _number(chunk: Any, arrow: pa.DataType, end: str) -> int:
-    """The ``min`` or ``max`` of a column chunk; of dates as they lie in the file, in days since 1970."""
+    """Return the ``min`` or ``max`` of a column chunk; for dates, as stored in the file, in days since 1970."""
     return int(getattr(chunk, f"{end}_raw" if pa.types.is_date(arrow) else end))
 
 
 def _bound(number: int, arrow: pa.DataType) -> int | str | None:
-    """The bound as Delta's JSON has it; None for a day that is no date of Python's."""
+    """Return the bound in Delta's JSON; None for a date that Python cannot represent."""
     if not pa.types.is_date(arrow):
         return number
     try:

@@ -1,11 +1,12 @@
-"""Detects errors of a lake that affect the whole sink and not a single table.
+"""Detects errors of a lake that affect the whole sink and not a single table: its disk is full, broken, read-only or
+missing, or its object store does not answer or refuses access.
 
-Its disk is full, broken, read-only or gone, or its object store does not answer or refuses access. Libraries wrap the
-system's error: Python and Arrow raise an `OSError`, delta-rs and others write ``os error 28``.
+Libraries wrap the system's error in different ways: Python and Arrow raise an `OSError`, delta-rs and others write ``os
+error 28``.
 
-`raised_in` decides if an exception from a library's call concerns the table or is a bug of ours. Libraries raise
-`ValueError` and Arrow's errors for a damaged table; our own code raises the same for a bug. The traceback shows the
-difference: a library's error passed through its own modules below our last one.
+`raised_in` helps to decide if an exception concerns the table or is a bug of raycdc. Libraries raise `ValueError` and
+Arrow's errors for a damaged table, and our own code raises the same errors for a bug. The traceback shows the
+difference, because a library's error passed through the library's modules below our last function.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from raycdc.storage.api import StoreError
 _ABSENT = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.EHOSTDOWN}
 )
-#: As Rust, Python and Java say it, with the system's own words, so that a row's value is not taken for it.
+#: The texts of these errors in Rust, Python and Java. They include the system's message, so that a row's value is not
+#: mistaken for an error.
 _IN_TEXT = [
     form
     for number in _ABSENT
@@ -30,7 +32,7 @@ _IN_TEXT = [
         f"java.io.IOException: {os.strerror(number)}",
     )
 ]
-#: The client of stores inside delta-rs (object_store): it failed for as long as it tries, or an answer never came.
+#: Texts of the stores' client inside delta-rs (object_store), when all retries failed or there was no answer.
 _IN_TEXT += [f"Generic {store} error: Error performing" for store in ("S3", "GCS", "MicrosoftAzure")]
 #: Texts of refused access.
 _UNAUTHORIZED = (
@@ -40,9 +42,9 @@ _UNAUTHORIZED = (
     "<Code>ContainerNotFound</Code>",
 )
 
-#: Texts of Arrow's object-store file systems for a server's error or a missing answer.
+#: Texts of Arrow's object-store file systems for an error of the server or a missing answer.
 _OF_STORE = ("AWS Error", "google::cloud::Status", "Azure Error", "Azure Exception")
-#: Those of them that only a person can fix.
+#: Texts of errors among them that only a person can fix.
 _LASTING = (
     "ACCESS_DENIED",
     "NO_SUCH_BUCKET",
@@ -77,7 +79,10 @@ def _is_of_store(cause: BaseException) -> bool:
 
 
 def refusal_of(cause: BaseException, *, keys_change: bool) -> type[SinkError]:
-    """The error of a sink whose store is absent, or refuses us: where keys are read again, others may be right soon."""
+    """Return the error class for a store that is unreachable or refuses us.
+
+    If keys may change, a refusal may be temporary.
+    """
     return SinkUnavailableError if is_refused(cause) and keys_change else SinkError
 
 
@@ -97,7 +102,9 @@ def is_absent(cause: BaseException | None) -> bool:
 
 
 def raised_in(error: BaseException, *packages: str) -> bool:
-    """Return True if the last function called by our code before `error` was raised is in one of `packages`."""
+    """Return True if the first function that our code called last, before `error` was raised, is in one of
+    `packages`.
+    """
     called = ""
     trace: TracebackType | None = error.__traceback__
     while trace is not None:

@@ -1,1 +1,4 @@
-"""Collections of a MongoDB replica set or sharded cluster: read `sink` first, then `documents` for the form of rows."""
+"""Collections of a MongoDB replica set or sharded cluster.
+
+`sink` is the entry point, and `documents` has the form of rows.
+"""

@@ -1,8 +1,8 @@
 """BSON elements (bsonspec.org) written column by column into a buffer of whole documents.
 
-Each loop writes one element for all rows: that of row ``i`` begins at ``at[i]``, which the loop moves to its end.
-`name` is a field's name with its NUL. If ``valid[i]`` is false, the element is a null, or with `missing` absent. The
-caller allocates the buffer by the sizes that it computed, value by value, with the same rules (`documents`).
+Each loop writes one element for all rows. The element of row ``i`` begins at ``at[i]``, which the loop moves to the
+element's end. `name` is a field's name with its NUL. If ``valid[i]`` is false, the element is a null; with `missing`,
+it is left out. The caller allocates the buffer by sizes that it computed with the same rules (`documents`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NULL = 0x0A
 INT64 = 0x12
 DECIMAL128 = 0x13
 BINARY = 0x05
-#: Subtype of bytes that have their length twice.
+#: The subtype of bytes whose length is written twice.
 OLD_BINARY = 2
 
 
@@ -36,7 +36,7 @@ def _word(out: Any, p: int, value: int, width: int) -> int:
 
 @njit
 def put_constant(out: Any, at: Any, text: Any) -> None:
-    """The same bytes for every row."""
+    """Write the same bytes for every row."""
     for i in range(len(at)):
         p = at[i]
         for j in range(len(text)):
@@ -46,14 +46,14 @@ def put_constant(out: Any, at: Any, text: Any) -> None:
 
 @njit
 def put_lengths(out: Any, at: Any, lengths: Any) -> None:
-    """A bare int32 for each row: how long the document that begins here is."""
+    """Write an int32 for each row: the length of the document that begins here."""
     for i in range(len(at)):
         at[i] = _word(out, at[i], lengths[i], 4)
 
 
 @njit
 def put_words(out: Any, at: Any, name: Any, tag: int, width: int, words: Any, valid: Any, missing: bool) -> None:
-    """Values of up to eight bytes: integers, doubles by their bits, dates, booleans."""
+    """Write values of up to eight bytes: integers, doubles by their bits, dates, booleans."""
     for i in range(len(at)):
         if valid[i]:
             at[i] = _word(out, _head(out, at[i], tag, name), words[i], width)
@@ -63,7 +63,7 @@ def put_words(out: Any, at: Any, name: Any, tag: int, width: int, words: Any, va
 
 @njit
 def put_decimals(out: Any, at: Any, name: Any, low: Any, high: Any, small: Any, valid: Any, missing: bool) -> None:
-    """Decimal128 in two words, low end first; where `small`, the low word alone as an int64."""
+    """Write Decimal128 values in two words, the low one first. If `small`, write only the low word, as an int64."""
     for i in range(len(at)):
         if not valid[i]:
             if not missing:
@@ -78,7 +78,7 @@ def put_decimals(out: Any, at: Any, name: Any, low: Any, high: Any, small: Any, 
 def put_texts(
     out: Any, at: Any, name: Any, tag: int, subtype: int, starts: Any, data: Any, valid: Any, missing: bool
 ) -> None:
-    """Texts, or bytes of a subtype; `starts` has one more than there are rows."""
+    """Write texts, or bytes of a subtype. `starts` has one entry more than there are rows."""
     for i in range(len(at)):
         if not valid[i]:
             if not missing:

@@ -1,6 +1,6 @@
-"""Columns of a MongoDB source with their original BSON values: elements of `documents` for `OWN_FORMS`.
+"""Elements (`documents`) of a MongoDB source's columns, which keep original BSON values (`OWN_FORMS`).
 
-`EncodedFields` adds the fields of a document, kept as one value, to those of the columns.
+`EncodedFields` adds the fields of a document that is stored as one value, besides those of the columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raycdc.sinks.mongodb.types import BsonForm, form_of
 
 OWN_FORMS = frozenset({BsonForm.OBJECT_ID, BsonForm.UUID, BsonForm.VALUE, BsonForm.FIELDS})
 _NULL = b"\x0a"
-#: The element type with the bytes before the value, and the value's length.
+#: For each form: the byte of the element type, the bytes before the value, and the value's length.
 _BLOBS = {BsonForm.OBJECT_ID: (b"\x07", b"", 12), BsonForm.UUID: (b"\x05", b"\x10\0\0\0\x04", 16)}
 _WHY = {
     value_loops.DAMAGED: "bytes that are no BSON, so it was made by something else than a MongoDB source",
@@ -31,7 +31,7 @@ _WHY = {
 
 
 class UnencodableRowError(DataError):
-    """A row (the one at `index`) has something that no document can have."""
+    """The row with the number `index` has a value that no document can have."""
 
     cure = "Rename the field at the source or leave it out; then take a new snapshot of the table."
 
@@ -65,7 +65,7 @@ class _Values:
     missing: bool
 
     def sizes(self) -> Any:
-        # The byte of the type is among a value's own.
+        # The value includes the byte of its type.
         head = 1 + len(self.name)
         return np.where(self.valid, np.diff(self.starts) + len(self.name), 0 if self.missing else head)
 
@@ -75,7 +75,7 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class EncodedFields:
-    """The fields of each row's document, without ``_id`` and those of the names that are `left`."""
+    """The fields of each row's document, without ``_id`` and without fields with the names in `left`."""
 
     starts: np.ndarray
     data: np.ndarray
@@ -87,8 +87,9 @@ class EncodedFields:
     def of(
         cls, name: str, values: pa.Array, columns: Mapping[str, pa.Array], *, made: Collection[str] = ()
     ) -> EncodedFields:
-        """Those of the column `name`, without fields of the names of `columns` that were `made`. `UnencodableRowError`
-        for what cannot be written, or is a field of other `columns`, too.
+        """Return the fields of the column `name`, without those that have the name of a column in `made`.
+
+        Raises `UnencodableRowError` for a field that cannot be written, or has the name of another one of `columns`.
         """
         starts, data = bytes_of(values)
         valid = _valid(values)
@@ -111,9 +112,9 @@ class EncodedFields:
 
 
 def own_element(field: np.ndarray, column: Column, values: pa.Array, *, missing: bool) -> _Blobs | _Values:
-    """The field of that name (with its NUL), as `documents.element`.
+    """Return the field `field` (its name with NUL) with the values of `column`, like `documents.element`.
 
-    Raises `UnencodableRowError` for a value that is none.
+    Raises `UnencodableRowError` for a value that the column's form does not allow.
     """
     form, valid = form_of(column.type), _valid(values)
     starts, data = bytes_of(values)
@@ -126,7 +127,7 @@ def own_element(field: np.ndarray, column: Column, values: pa.Array, *, missing:
         head, null = (np.frombuffer(text + field.tobytes(), np.uint8) for text in (tag, _NULL))
         return _Blobs(np.concatenate([head, np.frombuffer(before, np.uint8)]), null, blobs, valid, missing)
     if form is BsonForm.FIELDS:
-        # As one field, a document consists of the type of documents and its bytes.
+        # A document in a field is its bytes after the byte of the type.
         values = _typed(values)
         starts, data = bytes_of(values)
     row, why = value_loops.check_values(starts, data, valid)
@@ -136,7 +137,7 @@ def own_element(field: np.ndarray, column: Column, values: pa.Array, *, missing:
 
 
 def bytes_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets and bytes of a text or binary column, without a copy of the bytes."""
+    """Return the offsets and bytes of a text or binary column, without copying the bytes."""
     large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
     _, offsets, data = values.buffers()
     indexes = np.frombuffer(offsets, np.int64 if large else np.int32)[values.offset : values.offset + len(values) + 1]
@@ -145,7 +146,7 @@ def bytes_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _names(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the names, each with its NUL, concatenated; and for each its first byte and its length."""
+    """Return the concatenated names, each with its NUL, and for each name its first byte and its length."""
     texts = [name.encode() + b"\0" for name in names]
     spans = np.zeros((len(texts), 2), np.int64)
     spans[:, 1] = [len(text) for text in texts]

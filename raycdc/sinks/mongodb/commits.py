@@ -1,10 +1,10 @@
-"""The record of a target, and the fences of those who write to it.
+"""The commit record of a target, and the fences of the tasks that write to it.
 
 ``raycdc_commit`` has a document per pipeline and target: epoch, step, generation, the target's columns and key, and an
-unfinished migration. Every write of it is a compare-and-set by its `version`, so if two drivers read the same record,
-the later write fails, independently of clocks. While an epoch is written by several tasks, ``raycdc_fence`` has a
-document for each, with a token of this round of tasks; each of a task's transactions changes its own, and writing the
-record removes them. A task that outlives its driver, or its own repetition, can therefore change nothing: its next
+unfinished migration. Every write of the document is a compare-and-set by its `version`, so if two drivers read the same
+record, the later write fails. While several tasks write an epoch, ``raycdc_fence`` has a document for each of them,
+with a token of this round of tasks. Each transaction of a task changes the task's document, and writing the record
+removes these documents. A task that outlives its driver, or was repeated, can therefore change nothing: its next
 transaction finds no fence, and a running one conflicts with the removal.
 """
 
@@ -30,7 +30,7 @@ from raycdc.state.opaque import Positions
 
 
 class OperationsDocument(TypedDict):
-    """`Operations` in the record."""
+    """The form of `Operations` in the record."""
 
     empty: NotRequired[bool]
     unset: NotRequired[list[str]]
@@ -40,8 +40,10 @@ class OperationsDocument(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """The changes of each document by a migration: all go (`empty`), or fields are `unset`, `renamed` (old and new
-    name) and get `values` (a document of them in BSON; empty: none do).
+    """What a migration does with each document.
+
+    All documents are deleted (`empty`), or fields are `unset`, `renamed` (old and new name), and set to `values` (a
+    BSON document; empty: none).
     """
 
     empty: bool = False
@@ -77,7 +79,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class MigrationProgress:
-    """The progress of a migration: the key of the last changed document, a value of any type or null."""
+    """The progress of a migration: the key of the last changed document, which may be of any BSON type."""
 
     last: Any
 
@@ -93,11 +95,10 @@ class MigrationProgress:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The record as read.
+    """The record that was read.
 
-    `operations` and `progress` belong to a migration (`migration`), `fenced` says if there are fences.
-
-    `uuid` is the collection's (empty: not known).
+    `operations` and `progress` belong to a migration (`migration`). `fenced` says that there are fences. `uuid` is the
+    collection's (empty: unknown).
     """
 
     held: TargetRecord
@@ -112,8 +113,8 @@ class Kept:
 class RecordChange:
     """The new record, with a migration's `operations` and `progress`.
 
-    `fences` replace all others; `uuid` is the collection's, if it has changed. `alone` removes the records and fences
-    of other pipelines, whose rows in the target are gone.
+    `fences` replace all existing ones. `uuid` is the collection's, if it has changed. `alone` removes the records and
+    fences of other pipelines, whose rows in the target were removed.
     """
 
     held: TargetRecord
@@ -132,17 +133,17 @@ class CommitCollection:
         self._app = app_id
 
     def prepare(self) -> None:
-        """Make the collections: a transaction of older servers cannot."""
+        """Create the collections, which a transaction of older servers cannot do."""
         for name in (COMMITS, FENCES):
             self._server.create(TableId(self._server.record, name))
 
     def read(self, target: TableId) -> Kept | None:
-        """The record now; None if there is none."""
+        """Return the present record; None if there is none."""
         document = self._server.own(COMMITS).find_one({"_id": self._id(target)})
         if document is None:
             return None
         held = TargetRecord.from_row([document[name] for name in TargetRecord.NAMES])
-        # The place keeper of other databases is never written here.
+        # MongoDB has no records that only serve as locks (`NO_COMMITS`).
         assert held is not None
         return Kept(
             held,
@@ -161,10 +162,11 @@ class CommitCollection:
         change: RecordChange,
         positions: Positions,
     ) -> Kept:
-        """Replace the record `before` by `change`.
+        """Replace the record `before` by `change`, and return the new one. Without a session, this is a separate
+        transaction.
 
-        Raises `FencedError` if the record is no longer `before`, and `SinkUnavailableError` if an older driver changed
-        it, whose last commit came in between. Without a session it is a separate transaction.
+        Raises `FencedError` if the record is no longer `before`; if an older driver changed it in its last commit,
+        raises `SinkUnavailableError`, so that the call is retried.
         """
         if session is None:
             return self._server.transaction(lambda own: self.write(own, target, before, change, positions))
@@ -201,7 +203,7 @@ class CommitCollection:
         return now
 
     def pass_fence(self, session: Session, target: TableId, token: str) -> None:
-        """Change a task's fence. Raises `FencedError` if it is gone, because the record was written since."""
+        """Change a task's fence. Raises `FencedError` if it is gone, because the record has been written."""
         result = self._server.own(FENCES).update_one(
             {"_id": self._fence(target, token)}, {"$inc": {"writes": 1}}, session=session
         )
@@ -216,7 +218,7 @@ class CommitCollection:
         return any(not is_of_pipeline(one["_id"]["app"], self._app) for one in others)
 
     def _late(self, target: TableId, held: TargetRecord) -> RaycdcError:
-        """Return the reason why the record has changed."""
+        """Return the error for a record that has changed."""
         now = self.read(target)
         if now is not None and now.held.vector.generation < held.vector.generation:
             return SinkUnavailableError(f"{target}: a driver that was replaced committed meanwhile")

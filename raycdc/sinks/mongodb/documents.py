@@ -1,8 +1,9 @@
-"""Arrow columns to BSON documents, without an object per row: sizes are counted by column, then columns are written.
+"""Encodes Arrow columns as BSON documents, without an object per row.
 
-Called inside tasks, and by the sink for small epochs. An `Element` is a field of all rows of a slice; a `Group` is a
-document of them. A slice has a few thousand rows, so that the output of one column's loop is still in the processor's
-cache for the next one.
+Called inside tasks, and by the sink for small epochs. First the sizes of all elements are computed, column by column,
+then the columns are written. An `Element` is a field of all rows of a slice; a `Group` is a document of elements. A
+slice has a few thousand rows, so that the output of one column's loop is still in the processor's cache for the next
+one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from raycdc.sinks.mongodb import bson_loops
 from raycdc.sinks.mongodb.bson_types import OWN_FORMS, bytes_of, own_element
 from raycdc.sinks.mongodb.types import DATE_DIGITS, DOCUMENT_BYTES_MAX, BsonForm, form_of, subtype_of
 
-#: Rows that are encoded at once.
+#: The number of rows in a slice.
 SLICE_ROWS = 8192
 #: The most bytes of statements in one transaction: half the limit of a command, to leave room for a document of any
 #: size.
@@ -35,10 +36,10 @@ _WORDS = {BsonForm.BOOL: (0x08, 1), BsonForm.INT32: (0x10, 4), BsonForm.INT64: (
 
 
 class Element(Protocol):
-    """One field of every row."""
+    """A field of every row."""
 
     def sizes(self) -> Any:
-        """Bytes for each row, as an array, or one number for all."""
+        """Return the bytes for each row, as an array, or as one number for all rows."""
 
     def write(self, out: np.ndarray, at: np.ndarray) -> None: ...
 
@@ -58,13 +59,13 @@ class ConstantElement:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A document of elements: a field if it has a name, else a separate document."""
+    """A document of elements. It is a field if it has a name, and otherwise a document of its own."""
 
     name: str
     elements: Sequence[Element]
 
     def inner(self) -> Any:
-        """Bytes of the document itself, its length and end included."""
+        """Return the size of the document itself, including its length and its end."""
         return sum((element.sizes() for element in self.elements), np.int64(5))
 
     def sizes(self) -> Any:
@@ -123,7 +124,7 @@ class _Texts:
     missing: bool
 
     def sizes(self) -> Any:
-        # A length, and either a subtype before it or a NUL after it.
+        # Besides its bytes, a value has a length, and either a subtype or a final NUL.
         more = 9 if self.subtype == bson_loops.OLD_BINARY else 5
         return _sizes(self.name, self.valid, np.diff(self.starts) + more, self.missing)
 
@@ -133,9 +134,9 @@ class _Texts:
 
 
 def element(name: str, column: Column, values: pa.Array, *, missing: bool = False) -> Element:
-    """Return the field `name` with the values of `column`; `missing`: absent for NULL.
+    """Return the field `name` with the values of `column`. With `missing`, the field is left out if the value is NULL.
 
-    Raises `DataError` for a value that its form cannot hold.
+    Raises `DataError` for a value that its BSON form cannot hold.
     """
     field, form = _name(name), form_of(column.type)
     if form in OWN_FORMS:
@@ -157,12 +158,13 @@ def element(name: str, column: Column, values: pa.Array, *, missing: bool = Fals
 
 
 def nulls(name: str) -> Element:
-    """A field that is null in every row."""
+    """Return a field that is null in every row."""
     return ConstantElement(bytes([bson_loops.NULL]) + _name(name).tobytes())
 
 
 def encode(document: Group, rows: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield `document` for `rows` rows, concatenated, in pieces of `BATCH_BYTES_MAX`: (bytes, first row, end).
+    """Yield the concatenated documents of `rows` rows in pieces of `BATCH_BYTES_MAX`, with the first row and the end of
+    each.
 
     Raises `TooLargeError` for a row whose document exceeds the servers' limit.
     """
@@ -182,7 +184,7 @@ def encode(document: Group, rows: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 class TooLargeError(DataError):
-    """The document of a row (the one at `index`, of `size` bytes) is larger than MongoDB takes."""
+    """The document of the row with the number `index` is larger than MongoDB accepts; it has `size` bytes."""
 
     cure = "Leave the large column out with a `[[transform]]`, or choose a target that has no such limit."
 
@@ -193,7 +195,7 @@ class TooLargeError(DataError):
 
 
 def _sizes(name: np.ndarray, valid: np.ndarray, values: Any, missing: bool) -> Any:
-    """Bytes of an element for each row, where those of the value are `values`."""
+    """Return the size of an element for each row, where its value has the size `values`."""
     head = 1 + len(name)
     return np.where(valid, values + head, 0 if missing else head)
 
@@ -228,7 +230,10 @@ def _int64(values: pa.Array) -> np.ndarray:
 
 
 def _decimals(form: BsonForm, values: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Decimal128 (IEEE 754-2008, binary integer significand): sign, exponent + 6176, and 113 bits of digits."""
+    """Return the low and high words of Decimal128 values, and which of them are written as int64.
+
+    The format is IEEE 754-2008 with a binary integer significand: sign, exponent + 6176, and 113 bits of digits.
+    """
     both = np.frombuffer(values.buffers()[1], np.uint64).reshape(-1, 2)[values.offset : values.offset + len(values)]
     low, high = both[:, 0].copy(), both[:, 1].copy()
     negative = (high >> np.uint64(63)) != 0

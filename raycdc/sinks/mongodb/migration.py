@@ -1,11 +1,11 @@
-"""Schema changes of a collection: its documents are changed in key order, some thousand per transaction.
+"""Applies schema changes to a collection: its documents are changed in key order, some thousand per transaction.
 
-A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. The work
-(`operations`, and the copies of the record's intent) is written into the record first; each batch is a transaction that
-also advances the record's `progress`, the last changed ``_id``, and the last batch marks the work as done. Each
-document is therefore changed exactly once, even after crashes: names may be exchanged without marks on documents, and
-another driver continues at the record's progress before it does anything else. A batch of a replaced driver finds
-another version of the record, and changes nothing.
+A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. The record
+first gets the work to do (`operations`, and the copies of the record's intent). Each batch is a transaction that also
+advances the record's `progress`, the last changed ``_id``; the last batch marks the work as done. Each document is
+therefore changed exactly once, even after crashes, and names can be exchanged without marking documents. Another driver
+continues from the record's progress before it does anything else. A batch of a replaced driver finds another version of
+the record, and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from raycdc.sinks.mongodb.server import Document, Server, Session
 from raycdc.sinks.mongodb.types import ID
 from raycdc.state.opaque import Positions
 
-#: Documents per transaction: a second's work or less, of a minute that servers give a transaction.
+#: The number of documents per transaction, which takes up to a second. Servers allow a minute.
 BATCH_DOCUMENTS = 5000
-#: The most bytes of their keys: half the limit of a command.
+#: The most bytes of keys per transaction: half the limit of a command.
 _BATCH_BYTES_MAX = 8 << 20
 _RENAMED = "raycdc_renamed_"
 
 
 def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: DatabasePlan) -> Operations:
-    """The update that turns documents with the columns `present` into those of `planned`; empty if there is none."""
+    """Return the operations that turn documents with the columns `present` into those of `planned`; empty if there are
+    none.
+    """
     names = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     renamed = {old: new for old, new in names.items() if old != new}
     if ID in renamed or ID in renamed.values() or (len(key) > 1 and not renamed.keys().isdisjoint(key)):
@@ -51,7 +53,7 @@ def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str]
 
 
 def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
-    """A document with the constant defaults of added columns; empty if there are none."""
+    """Return a BSON document with the constant defaults of added columns; empty if there are none."""
     if not columns:
         return b""
     values = [pa.array([check_constant(target, column).as_py()], column.type.arrow()) for column in columns]
@@ -61,7 +63,10 @@ def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
 
 
 def migrate(server: Server, commits: CommitCollection, target: TableId, record: Kept, positions: Positions) -> Kept:
-    """Carry out the rest of ``kept.operations``; return the record that marks it as done, with the new columns."""
+    """Carry out the remaining operations of `record`.
+
+    Return the record that marks them as done, with the new columns.
+    """
     operations = record.operations
     assert operations is not None
     intent = record.held.intent
@@ -74,7 +79,7 @@ def migrate(server: Server, commits: CommitCollection, target: TableId, record: 
 
 
 def empty(server: Server, commits: CommitCollection, target: TableId, record: Kept, positions: Positions) -> Kept:
-    """Delete all documents, and keep the record unchanged."""
+    """Delete all documents, and return the record with a new version."""
     collection = server.collection(target)
 
     def delete(session: Session, before: Kept, chosen: Document) -> tuple[Kept, int]:
@@ -89,7 +94,7 @@ def empty(server: Server, commits: CommitCollection, target: TableId, record: Ke
         if not bound:
             return record
         if not deleted:
-            # Keys of several types: a comparison sees those of one type only.
+            # The keys have several types, and a comparison only finds keys of one type.
             some = [one[ID] for one in server.keys(target).find({}, {ID: 1}).sort(ID, 1).limit(BATCH_DOCUMENTS)]
             chosen = {ID: {"$in": some}}
             record, _ = server.transaction(lambda session, k=record, c=chosen: delete(session, k, c))  # type: ignore[misc]
@@ -126,9 +131,9 @@ def _change_all(
 
 
 def _next_keys(collection: Any, progress: MigrationProgress | None) -> tuple[list[Any], bool]:
-    """Return the next keys after `progress` in the order of the index, and whether they are the last ones.
+    """Return the next keys after `progress` in the order of the index, and True if they are the last ones.
 
-    The index orders keys of all types, unlike comparisons in a query.
+    The index orders keys of all types. A comparison in a query would only find keys of one type.
     """
     found = collection.find({}, {ID: 1}).hint([(ID, 1)]).sort(ID, 1)
     if progress is not None:
@@ -154,7 +159,7 @@ def _copied(collection: Any, keys: list[Any], copies: Sequence[tuple[str, str]],
     read and written back. A missing field stays missing.
     """
     fields = dict.fromkeys((old for _, old in copies), 1)
-    # Documents in fields as their bytes: decoding them would lose names that come twice.
+    # Documents in fields are kept as bytes, because decoding them would lose repeated names.
     raw = collection.with_options(codec_options=collection.codec_options.with_options(document_class=RawBSONDocument))
     return [
         UpdateOne({ID: {"$eq": one[ID]}}, {"$set": values})
@@ -164,7 +169,7 @@ def _copied(collection: Any, keys: list[Any], copies: Sequence[tuple[str, str]],
 
 
 def _updates(operations: Operations) -> list[Document]:
-    """Return updates of all documents, in order. Exchanged names use unused temporary names."""
+    """Return the updates for all documents, in order. Exchanged names use temporary names."""
     renamed = operations.renamed
     first: Document = {}
     if operations.unset:

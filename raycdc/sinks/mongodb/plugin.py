@@ -1,4 +1,4 @@
-"""The MongoDB sink's section of the configuration."""
+"""The section ``[sink] type = "mongodb"`` of the configuration."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A replica set or sharded cluster as the sink and its tasks speak to it: transactions, raw statements, named errors.
+"""The connection of the sink and its tasks to a replica set or sharded cluster: transactions, raw statements, errors.
 
-Called on the driver and in tasks; thread-safe. Every write is acknowledged by a majority, and every read sees data of a
-majority, so acknowledged data survives the loss of a primary.
+Called on the driver and in tasks; thread-safe. Every write is acknowledged by a majority, and every read returns data
+of a majority, so acknowledged data survives the loss of a primary.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from raycdc.errors import (
 from raycdc.model import TableId
 
 DUPLICATE_KEY = 11000
-#: A document where the driver takes or gives one: fields with values of any type of BSON.
+#: A document as the driver accepts or returns it: fields with values of any BSON type.
 Document = dict[str, Any]
-#: How keys are decoded so that they are written back unchanged.
+#: The options for decoding keys so that they can be written back unchanged.
 KEYS: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _GRANT = (
     'Grant it, as with db.getSiblingDB("admin").grantRolesToUser("USER", [{{role: "readWrite", db: "{}"}}]); '
@@ -62,9 +62,9 @@ _GRANT = (
 )
 _SELECTION = "serverselectiontimeoutms="
 _MAJORITY = WriteConcern("majority")
-#: The server's words for an error that may not come again.
+#: The labels of errors after which a retry may succeed.
 _LATER = ("RetryableWriteError", "TransientTransactionError", "UnknownTransactionCommitResult")
-#: For each command, the field with its documents.
+#: The field with the documents, for each command.
 _FIELDS = {"insert": "documents", "update": "updates", "delete": "deletes"}
 
 Result = TypeVar("Result")
@@ -87,9 +87,9 @@ class _Answer(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A collection as the server describes it: its `kind` ("collection", "view", "timeseries") and `options`.
+    """The server's description of a collection: its `kind` ("collection", "view", "timeseries") and `options`.
 
-    `uuid` distinguishes it from a later one of its name (empty: unknown).
+    `uuid` distinguishes it from a later one with its name (empty: unknown).
     """
 
     kind: str
@@ -108,15 +108,15 @@ class Described:
 
 
 class DuplicateError(Exception):
-    """A document with the ``_id`` of an insert exists already; the transaction is undone."""
+    """A document with the ``_id`` of an insert already exists, so the transaction was undone."""
 
 
 class _Documents(RawBSONDocument):
-    """Any number of concatenated documents as one, which pymongo copies into a command's document sequence."""
+    """Concatenated documents in the form of one, which pymongo copies into a command's document sequence."""
 
     __slots__ = ("_bytes",)
 
-    def __init__(self, data: bytes) -> None:  # the base class wants one document
+    def __init__(self, data: bytes) -> None:  # The base class would check for a single document.
         self._bytes = data
 
     @property
@@ -125,20 +125,20 @@ class _Documents(RawBSONDocument):
 
 
 class Server:
-    """See the module's docstring. `record` is the database of the sink's own collections.
+    """A connection to the servers; see the module's docstring. `record` is the database of the sink's own collections.
 
-    Raises `SinkError` for an `uri` that the driver does not take.
+    Raises `SinkError` for a `uri` that the driver does not accept.
     """
 
     def __init__(self, uri: str, record: str) -> None:
-        #: The original address; the driver's clients resolve it when they are created (`raycdc.core.secrets`).
+        #: The address with unresolved references; each client resolves them when it is created (`raycdc.core.secrets`).
         self.uri = uri
         self.record = record
         try:
             parsed = parse_mongodb_uri(uri)
         except ValueError as cause:
             raise SinkError(f"sink.uri {cause}") from None
-        #: For people: no user, no password, no options.
+        #: The address for people, without user, password and options.
         self.where = parsed.where
 
     def __repr__(self) -> str:
@@ -152,7 +152,7 @@ class Server:
 
     @property
     def client(self) -> pymongo.MongoClient[Document]:
-        """Return the client of this process; a forked child makes its own."""
+        """Return the client of this process. A forked child creates another one."""
         with _lock:
             key = (os.getpid(), self.uri)
             if key not in _clients:
@@ -174,7 +174,7 @@ class Server:
                 event_listeners=spaced(),
             )
         except (PyMongoError, ValueError, TypeError) as cause:
-            # Not its text: it may quote the connection string.
+            # The error's text is left out, because it may quote the connection string.
             raise SinkError(f"sink.uri is none that the driver takes ({type(cause).__name__}).") from None
 
     def collection(self, target: TableId) -> Any:
@@ -185,12 +185,12 @@ class Server:
         return self.client[self.record].get_collection(name, codec_options=KEYS)
 
     def keys(self, target: TableId) -> Any:
-        """Return a collection for reading keys: dates beyond Python's range keep their values."""
+        """Return a collection for reading keys, with dates beyond Python's range unchanged."""
         return self.client[target.db].get_collection(target.table, codec_options=KEYS)
 
     @contextmanager
     def named(self, what: object) -> Iterator[None]:
-        """The driver's errors as `SinkError` about `what`, without any secret."""
+        """Turn the driver's errors within the block into `SinkError` about `what`, without secrets."""
         try:
             yield
             LOGINS.accepted(self.where, "sink.uri")
@@ -205,18 +205,18 @@ class Server:
             raise _refusal(cause)(f"{what}: MongoDB at {self.where}: {self.text_of(cause)}") from None
 
     def _was_authorized(self, cause: PyMongoError) -> bool:
-        """Return True if a refused account was accepted before, and the address may have a new password."""
+        """Return True if an account that is refused was accepted before, and the address may have a new password."""
         if getattr(cause, "code", None) != _AUTHENTICATION_FAILED:
             return False
         return LOGINS.may_change(self.where, "sink.uri", self.uri)
 
     def refused(self, cause: PyMongoError) -> str:
-        """The certificate that the driver refuses, and the cure; empty for any other error."""
+        """Return a text about a certificate that the driver refuses, with the solution; empty for any other error."""
         words = refused_certificates(self.client, newest(self.uri), cause, key_path="sink.uri")
         return words and f"No TLS connection to {words}"
 
     def text_of(self, cause: BaseException) -> str:
-        """The text of an error, without any secret and any value of a row."""
+        """Return the text of an error, without secrets and values of rows."""
         text = redacted(str(cause))
         if denied := denied_database(str(cause)):
             text = f"{text}. {_GRANT.format(denied)}"
@@ -227,13 +227,14 @@ class Server:
     def _secrets(self) -> list[str]:
         """Return the secrets of the original and the present address, the longest first."""
         found = {*parse_mongodb_uri(self.uri).secrets}
-        with suppress(ValueError):  # it may be none for a moment
+        with suppress(ValueError):  # The address may be invalid while it is being replaced.
             found.update(parse_mongodb_uri(newest(self.uri)).secrets)
         return sorted(found, key=len, reverse=True)
 
     def transaction(self, do: Callable[[Session], Result]) -> Result:
-        """The result of `do`, once its writes are there; it is called again where the server asks for that, for up to
-        two minutes, and whatever else it raises undoes them.
+        """Call `do` in a transaction, commit it, and return the result.
+
+        `do` is called again if the server requests that, for up to two minutes. Any other error undoes its writes.
         """
 
         def asked(session: Session) -> Result:
@@ -242,7 +243,7 @@ class Server:
             except ServerSelectionTimeoutError as cause:
                 if refused := self.refused(cause):
                     raise SinkError(refused) from None
-                # Otherwise the driver would retry for two minutes without a report.
+                # The error is raised now, because the driver would retry for two minutes without a report.
                 raise SinkUnavailableError(f"MongoDB at {self.where}: {self.text_of(cause)}") from None
 
         with self.client.start_session() as session:
@@ -256,7 +257,8 @@ class Server:
     def run(self, session: Session, target: TableId, command: str, documents: bytes) -> None:
         """Run ``insert``, ``update`` or ``delete`` with concatenated BSON `documents`.
 
-        Raises `DuplicateError` if an insert met its ``_id``, `OperationFailure` for any other refused document.
+        Raises `DuplicateError` if the ``_id`` of an insert exists, and `OperationFailure` for any other refused
+        document.
         """
         reply: Any = self.client[target.db].command(
             {command: target.table, _FIELDS[command]: [_Documents(documents)], "ordered": False},
@@ -271,7 +273,7 @@ class Server:
         raise OperationFailure(f"{len(errors)} documents were refused, the first one: {first['errmsg']}", first["code"])
 
     def described(self, target: TableId) -> Described | None:
-        """The server's description of a collection; None if there is none."""
+        """Return the server's description of a collection; None if there is none."""
         answers: Iterator[Any] = self.client[target.db].list_collections(filter={"name": target.table})
         return next(map(Described.of, answers), None)
 
@@ -293,7 +295,9 @@ class Server:
 
 
 def _refusal(cause: PyMongoError) -> type[SinkError]:
-    """Return the class of a driver's error: about one collection, unreachable servers, or the sink."""
+    """Return the error class for a driver's error: about one collection, about unreachable servers, or about the
+    sink.
+    """
     if isinstance(cause, OperationFailure) and cause.code in _OF_A_COLLECTION:
         return _OF_A_COLLECTION[cause.code]
     unreachable = isinstance(cause, ConnectionFailure | ExecutionTimeout | WaitQueueTimeoutError)
@@ -302,14 +306,14 @@ def _refusal(cause: PyMongoError) -> type[SinkError]:
 
 _EXISTS = 48
 _AUTHENTICATION_FAILED = 18
-#: Codes of the server's that concern one collection: a unique index, a validator, a key or document that is too large,
-#: a privilege that lacks, a name that cannot be.
+#: The server's error codes that concern one collection: a unique index, a validator, a key or document that is too
+#: large.
 _OF_A_COLLECTION: dict[int, type[SinkError]] = {
     DUPLICATE_KEY: KeyRefusedError,
     121: ValueRefusedError,
     10334: ValueRefusedError,
     17280: ValueRefusedError,
-    # Missing permissions in this database, invalid names, and a name that differs from another only in case.
+    # Missing permissions in this database, an invalid name, and a name that differs from another only in case.
     13: TargetModifiedError,
     73: NameRefusedError,
     13297: NameRefusedError,

@@ -2,17 +2,20 @@
 
 | epoch of a target | written | readers see |
 |---|---|---|
-| up to `SMALL_BYTES_MAX` of segments | by the driver: rows and record in one transaction | all of it or nothing |
+| up to `SMALL_BYTES_MAX` of segments | by the driver, with the record in one transaction | all of it or nothing |
 | larger, or after a truncation | the record says "in part"; tasks write, each batch protected by a fence | a growing \
 part of it |
 
-*What if the process dies here?* Before the record says "in part", the target has nothing of the epoch. Afterwards
-recovery never drops the epoch: it is written again, and every statement is idempotent (documents by their keys; changes
-by `_seq` and split); or, if its segments are gone, the table is resnapshotted. *What if a suspended driver wakes up?*
-Each of its transactions changes a document that its successor has changed or removed (`commits`), so it writes nothing.
-*What if the servers elect another primary?* Acknowledged data is on a majority; other transactions are undone and
-retried. *What if it is a restored copy?* The sink remembers each target's newest vector, and commits nothing to one
-that holds less.
+*Crashes*: before the record says "in part", the target has nothing of the epoch. Afterwards, recovery never drops the
+epoch. It is written again, by idempotent statements (documents have their keys, and changes their `_seq` and split);
+or, if its segments are lost, the table is resnapshotted.
+
+*Suspended drivers*: each transaction of a driver that wakes up changes a document that its successor has changed or
+removed (`commits`), so it fails.
+
+*Failovers*: acknowledged data is on a majority of the servers. Other transactions are undone and retried. If the
+servers were restored from an older copy, targets hold less than this driver wrote, and the sink commits nothing to
+them.
 
 Tables commit one by one: an epoch is atomic per table at most, not across tables.
 
@@ -61,7 +64,7 @@ from raycdc.state.manifests.manifest import Segment
 class _Resource(TypedDict, total=False):
     db: str
     collection: str
-    anyResource: bool  # the server's name
+    anyResource: bool  # The server's name of this key.
 
 
 class Privilege(TypedDict):
@@ -81,7 +84,7 @@ _FIX_URI = "Correct sink.uri; for a user of another database than the target's a
 
 
 def check_sink(config: MongoDbSinkConfig, tables: Sequence[TableId]) -> list[CheckResult]:
-    """All findings; `tables` are the targets that are known now."""
+    """Return all findings. `tables` are the targets that are known so far."""
     server = Server(config.uri.reveal(), config.record)
     hosts = open_hosts(config.uri.reveal())
     fix = "Add tls=true to sink.uri, and tlsCAFile where the authority is your own."
@@ -125,7 +128,9 @@ def _status(server: Server) -> Document:
 
 
 def lacking(user: str, privileges: Iterable[Privilege], databases: Sequence[str]) -> list[CheckResult]:
-    """The actions that `user` may not do in each of `databases`; one good finding where nothing is missing."""
+    """Return a finding about each of `databases` in which `user` lacks actions; one positive finding if nothing is
+    missing.
+    """
     privileges = list(privileges)
     findings = []
     for database in databases:
@@ -147,16 +152,18 @@ def lacking(user: str, privileges: Iterable[Privilege], databases: Sequence[str]
 _UNKNOWN_COMMAND = 59
 
 
-#: An epoch of a table up to this is written by the driver, at once: a transaction of a few seconds at most.
+#: The largest epoch of a table, in bytes of segments, that the driver writes in one transaction, which takes a few
+#: seconds at most.
 SMALL_BYTES_MAX = 4 << 20
 
 
 class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
-    """See the module's docstring."""
+    """The MongoDB sink; see the module's docstring."""
 
     kind: ClassVar[str] = "mongodb"
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
-    #: Rows of several source tables may go to one target: the same key of two of them is found and refused.
+    #: Rows of several source tables may go to one target, because a key that comes from two of them is found and
+    #: refused.
     merges_sources: ClassVar[bool] = True
 
     def __init__(self, config: MongoDbSinkConfig) -> None:
@@ -167,14 +174,14 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         self._uri_file: Path | None = None
         self._written = ""
         self._address = ServerAddress(self._server.uri, "", config.record)
-        #: Up to how many bytes of segments an epoch of a table is one transaction; tests have none.
+        #: The largest epoch of a table, in bytes of segments, that is one transaction. Tests change it.
         self.small_bytes_max = SMALL_BYTES_MAX
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         return check_sink(self._config, targets)
 
     def statement(self, target: TargetShape) -> str:
-        """A collection's making, and what its documents look like."""
+        """Return the command that creates a collection, and the form of its documents."""
         fields = [f"{column.name}: {form_of(column.type).bson}" for column in target.columns if column.name != ID]
         key = target.key
         ident = key[0] if len(key) == 1 else "{" + ", ".join(key or ("_seq", "split")) + "}"
@@ -219,7 +226,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
             )
 
     def _write_task_secrets(self) -> None:
-        """Write the present address into the file, for tasks on other machines, which cannot resolve it."""
+        """Write the present address to the file, because tasks on other machines cannot resolve references."""
         if (file := self._uri_file) is None:
             return
         message = as_private(self._server.uri)
@@ -240,11 +247,9 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
             check_unmerged(work, self._context.on_existing, rows="document")
 
     def prepare(self, work: Work, batch: StageBatch) -> bool:
-        """Return True if the target is emptied by the epoch, which must happen before any task writes.
-
-        Nothing is staged.
-        """
-        # With several tables, only each table's own rows are removed; if that is impossible, the merge refuses it.
+        """Return True if the epoch empties the target, which must happen before any task writes. Nothing is staged."""
+        # A target of several tables is not emptied, because only one table's rows would have to go; the merge refuses
+        # that.
         return self._upsert and len(work.merged) < 2 and self._truncates(work.segments)
 
     def unrepresentable(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
@@ -260,7 +265,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         self._server.close()
 
     def _truncates(self, segments: Sequence[Segment]) -> bool:
-        """Return True if rows say that the table was truncated."""
+        """Return True if the rows contain a truncation."""
         truncation = pa.scalar(RowKind.TRUNCATE, pa.int8())
         for segment in segments:
             if segment.kind != "snapshot":

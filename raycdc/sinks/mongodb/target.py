@@ -1,7 +1,7 @@
 """The verbs of `raycdc.sinks.steps` for a collection: each writes the record of `commits` in its own transactions.
 
-`raycdc.sinks.mongodb.sink` says which epochs are one transaction and which are many. `check_collection` decides if
-another writer's collection can take a pipeline's rows without silently losing, changing or merging any.
+`raycdc.sinks.mongodb.sink` describes which epochs are one transaction and which are several. `check_collection` and
+`check_keys` decide if another writer's collection can be adopted without silently losing, changing or merging rows.
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ def check_collection(target: TableId, described: Described, where: str) -> None:
 
 
 def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str) -> None:
-    """Raise `SinkError` if a document's ``_id`` differs from the pipeline's key for it, in value or type.
+    """Raise `SinkError` if a document's ``_id`` differs, in value or type, from the one that the pipeline would give
+    it.
 
-    The same value would be inserted a second time.
+    Otherwise the pipeline would insert a second document for the same key.
     """
     key = schema.primary_key
     if key != (ID,):
@@ -116,9 +117,9 @@ def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str
 
 
 def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
-    """Return a document whose key has another binary subtype than ours and so is never equal.
+    """Return a document whose key has another binary subtype than ours, and so is never equal.
 
-    Queries cannot find it.
+    A query cannot find it.
     """
     for one in collection.find({}, {ID: 1}):
         value = one[ID] if part is None else one[ID][part]
@@ -135,14 +136,14 @@ def _refuse(document: Document | None, target: TableId, where: str, why: str) ->
 
 
 _NUMBERS = ("int", "long", "double", "decimal")
-#: Types whose values may equal one written in a form, if there are more than its own.
+#: The BSON types whose values may equal values of a form, if there are others than the form's own.
 _TYPES = dict.fromkeys((BsonForm.INT32, BsonForm.INT64, BsonForm.UINT64, BsonForm.DOUBLE, BsonForm.DECIMAL), _NUMBERS)
 
 
 class MongoDbSteps(Target):
-    """A collection and its record in the hands of one thread. An epoch of up to `small_bytes_max` of segments is one
-    transaction; `may_insert` says whether its snapshot rows can be inserted, and `address` where tasks find
-    the servers.
+    """A collection and its record, used by one thread.
+
+    An epoch of up to `small_bytes_max` of segments is one transaction. `address` is the servers' address for tasks.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class MongoDbSteps(Target):
         self._context = context
         self._small_bytes_max = small_bytes_max
         self._tasks = LoadTasks(context, address)
-        #: The record as last read or written, and the collection as the server describes it.
+        #: The record that was last read or written, and the server's description of the collection.
         self._kept: Kept | None = None
         self._described: Described | None = None
 
@@ -180,7 +181,8 @@ class MongoDbSteps(Target):
             return ForeignTarget(vector, unusable=invalid)
         collection = self._server.collection(self.name)
         if collection.find_one({}, {"_id": 1}) is None and not self._commits.has_other_writers(self.name):
-            # The collection is ours, created before the process died, or another writer's without documents.
+            # Either an earlier attempt of ours created the collection and died, or it is another writer's without
+            # documents.
             return UnfinishedTarget(vector)
         return ForeignTarget(vector)
 
@@ -271,7 +273,8 @@ class MongoDbSteps(Target):
         inserted = [] if staged else task_inputs(appended, parallelism=self._context.parallelism)
         rounds: list[tuple[Mode, Sequence[Sequence[Input]]]] = [] if staged else [("insert", inserted)]
         if self._context.upsert and any_key(work.schema):
-            # The server may treat a key of one task as equal to that of another task's row.
+            # All deletions come first, because the server may treat a key of one task as equal to a key of another
+            # task.
             rounds.append(("delete", merged))
         try:
             self._write_in_parts(work, [*rounds, ("merge", merged)], commit_metadata, emptied=staged)
@@ -299,9 +302,12 @@ class MongoDbSteps(Target):
     # -- schema
 
     def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: DatabasePlan) -> None:
-        """Raise `SinkError` if a type change would write existing values differently; a wider type keeps them."""
+        """Raise `SinkError` if existing values would be written in another form after a type change.
+
+        A wider type keeps the form.
+        """
         types = {column.name: column for column in present}
-        # Rows come as the source has them, whatever became of the change.
+        # Rows come with the source's present types, even if the change was left out.
         written = {column.name: column.type for column in work.schema.columns}
         copied = dict(planned.copied)
         for p in planned.columns:
@@ -349,7 +355,7 @@ class MongoDbSteps(Target):
         try:
             self._kept = attempt(changes)
         except OperationFailure as cause:
-            # A unique value may still be used by a document that changes later in the epoch.
+            # A document that changes later in the epoch may still have the unique value.
             if cause.code != DUPLICATE_KEY or layout.adopted:
                 raise
             self._kept = attempt([*(statement for rows in groups for statement in removals(layout, rows)), *changes])
@@ -368,7 +374,8 @@ class MongoDbSteps(Target):
         begun = replace(record.held, vector=replace(commit_metadata.vector, step=STEP_APPEND))
         layout = self._tasks.layout(work, begun)
         if work.merged and self._context.upsert and not emptied and not _in_part(record, work):
-            # Checked before the first row, because a duplicate found later may be this epoch's own.
+            # Keys are checked before the first row is written, because a duplicate that is found later may be of this
+            # epoch.
             self._tasks.run(work, layout, "check", [inputs for _, groups in rounds for inputs in groups])
         record = self._write(record, begun, commit_metadata)
         if emptied:
@@ -381,7 +388,7 @@ class MongoDbSteps(Target):
             try:
                 self._tasks.run(work, layout, mode, groups, fences)
             except KeyRefusedError:
-                # A unique value may still be used by a document that changes later in the epoch.
+                # A document that changes later in the epoch may still have the unique value.
                 if mode != "merge" or layout.adopted or ("remove", groups) in rounds:
                     raise
                 rounds = [*rounds, ("remove", groups)]
@@ -409,7 +416,7 @@ class MongoDbSteps(Target):
     def _same(self, record: Kept) -> Kept:
         """Return `record` if it belongs to the existing collection.
 
-        Raises `SinkError` if that is missing, or another one.
+        Raises `SinkError` if that is missing, or is another one.
         """
         if self._described is None:
             raise self.disappeared()
@@ -429,10 +436,10 @@ def _new(work: Work, commit_metadata: CommitMetadata, *, created: bool) -> Targe
 
 
 def _uuid(described: Described | None) -> str:
-    """The UUID of a collection; empty if there is none, or the server does not say."""
+    """Return the UUID of a collection; empty if there is no collection, or if the server does not report it."""
     return "" if described is None else described.uuid
 
 
 def _in_part(record: Kept, work: Work) -> bool:
-    """Return True if rows of the epoch may already be there."""
+    """Return True if the collection may already have rows of the epoch."""
     return record.held.vector.progress == (work.epoch, STEP_APPEND)

@@ -1,10 +1,10 @@
-"""The tasks of the MongoDB sink: segments in, documents out, each transaction protected by the task's fence.
+"""The tasks of the MongoDB sink: they write documents from segments. Each transaction is protected by the task's fence.
 
-A task that runs twice writes the same documents twice; one that outlives its round finds its fence gone and ends. Tasks
-load an epoch's rows into a collection concurrently, one for each group of segments. The collection's target creates and
-runs them on the driver. A task may run in another process, so it gets everything as one value (`LoadDocuments`): its
-rows, the layout of documents, the servers' address, and the token of its fence (`raycdc.sinks.mongodb.commits`),
-without which it writes nothing.
+A task that runs twice writes the same documents twice; one that outlives its round finds its fence gone and ends.
+`LoadTasks` runs tasks for an epoch concurrently, one for each group of segments; the collection's target calls it on
+the driver. A task may run in another process, so it gets everything as one value (`LoadDocuments`): its rows, the
+layout of documents, the servers' address, and the token of its fence (`raycdc.sinks.mongodb.commits`), without which it
+writes nothing.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ Mode = Literal["insert", "merge", "delete", "remove", "check"]
 
 
 def statements(layout: DocumentLayout, table: TableInput) -> Iterator[Statement]:
-    """The statements that write every row of `table`, as it came."""
+    """Return the statements that insert every row of `table` unchanged."""
     for entry in table.inputs:
         batches = replace(table, inputs=(entry,)).rows(changelog=layout.changelog)
         yield from layout.inserts(batches, split=entry.segment.split_id)
 
 
 def merged_rows(table: TableInput, merged: MergedTarget | None) -> pa.Table:
-    """The last row of each key with `DELETED`; of several `merged` with `CLAIMED`, too."""
+    """Return the last row of each key with `DELETED`; if the target is `merged`, with `CLAIMED`, too."""
     compacted = compacted_rows(table) if merged is None else compacted_merged(table, merged)
     return compacted.rows
 
 
 def merges(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
-    """The statements that write `merged_rows` that are there."""
+    """Return the statements that write those of `merged_rows` that are not deletions."""
     return layout.merges(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
@@ -58,14 +58,14 @@ def deletions(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
 
 
 def removals(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
-    """The statements that delete the documents of all `merged_rows`, before `merges` puts those back that stay."""
+    """Return the statements that delete the documents of all `merged_rows`; `merges` then writes those that stay."""
     return layout.removals(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
 def check_claims(
     server: Server, layout: DocumentLayout, rows: pa.Table, *, alone: bool, session: Session | None = None
 ) -> None:
-    """Raise `DataError` if the target has a key already that a row of `merged_rows` says is new."""
+    """Raise `DataError` if the target already has a key that is marked as new in `merged_rows`."""
     claimed = rows.filter(rows.column(CLAIMED))
     for keys in layout.keys(claimed.to_batches()):
         document = server.collection(layout.target).find_one({ID: {"$in": keys}}, {ID: 1}, session=session)
@@ -77,7 +77,7 @@ def check_claims(
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """The servers' address for tasks: `uri`, or a file if it has secrets; and the sink's database."""
+    """The servers' address for tasks: `uri`, or a file that contains it if it has secrets; and the sink's database."""
 
     uri: str = field(repr=False)
     uri_file: str
@@ -132,7 +132,10 @@ def _read(path: str) -> str:
 
 
 class LoadTasks:
-    """See the module's docstring. `address` is that of the servers, as tasks reach them."""
+    """Creates and runs the tasks of an epoch; see the module's docstring.
+
+    `address` is the servers' address for tasks.
+    """
 
     def __init__(self, context: SinkContext, address: ServerAddress) -> None:
         self._context = context
@@ -146,8 +149,9 @@ class LoadTasks:
         groups: Sequence[Sequence[Input]],
         fences: Sequence[str] = (),
     ) -> None:
-        """Run a task for each of `groups`, and return when all are done. `fences` are the tokens of their fences, in
-        the same order; tasks that only check rows need none.
+        """Run a task for each of `groups`, and return when all are done.
+
+        `fences` are the tokens of their fences, in the same order. Tasks that only check rows need none.
         """
         tasks = [
             LoadDocuments(
@@ -165,11 +169,11 @@ class LoadTasks:
             self._context.run_tasks(tasks)
 
     def merged_target(self, work: Work) -> MergedTarget | None:
-        """Return the tables whose rows are merged, and their keys; None for one table with its own key."""
+        """Return the facts about a merged target; None if it has the rows of one table under its own key."""
         return MergedTarget.of(work) if self._context.upsert else None
 
     def layout(self, work: Work, held: TargetRecord) -> DocumentLayout:
-        """The documents of `work` in a collection with the record `held`."""
+        """Return the layout of the documents of `work` in a collection with the record `held`."""
         written = {column.name for column in work.schema.columns}
         dropped_columns = tuple(column.name for column in held.columns if column.name not in written)
         upsert = self._context.upsert

@@ -1,4 +1,4 @@
-"""Logical types in BSON: every value arrives unchanged, or an error names it.
+"""BSON types for logical types. Every value arrives unchanged, or an error names it.
 
 | kind | BSON | note |
 |---|---|---|
@@ -35,9 +35,9 @@ from raycdc.model.rules.names import NAMES
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.sinks.targets import check_names
 
-#: Digits that Decimal128 holds.
+#: The number of digits that Decimal128 can hold.
 DECIMAL_DIGITS_MAX = 34
-#: Digits of a second that a BSON date holds.
+#: The fractional digits of a second that a BSON date can hold.
 DATE_DIGITS = 3
 #: A document's size limit, the same on all servers.
 DOCUMENT_BYTES_MAX = 16 << 20
@@ -66,12 +66,12 @@ class BsonForm(Enum):
 
     @property
     def bson(self) -> str:
-        """MongoDB's alias of the type."""
+        """Return MongoDB's alias of the type."""
         return self.value.partition(" of ")[0]
 
 
 def form_of(logical: LogicalType) -> BsonForm:
-    """The form of a column of this type."""
+    """Return the BSON form of a column of this type."""
     match logical.kind:
         case TypeKind.DECIMAL:
             return BsonForm.DECIMAL if logical.precision <= DECIMAL_DIGITS_MAX else BsonForm.DIGITS
@@ -86,13 +86,13 @@ def form_of(logical: LogicalType) -> BsonForm:
 
 
 def subtype_of(logical: LogicalType) -> int:
-    """The subtype that bytes of a BINARY column of this type have."""
+    """Return the binary subtype for a BINARY column of this type."""
     match = _BINARY.fullmatch(logical.native)
     return int(match[1]) if match and logical.kind is TypeKind.BINARY else 0
 
 
 def spread(columns: Sequence[Column]) -> bool:
-    """Return True if documents have fields of their own next to `columns`: NULL is then a missing field."""
+    """Return True if documents have fields besides those of `columns`. A NULL is then a missing field."""
     return any(form_of(column.type) is BsonForm.FIELDS for column in columns)
 
 
@@ -113,15 +113,15 @@ def same_form(old: LogicalType, new: LogicalType) -> bool:
 
 
 def same_key(old: LogicalType, new: LogicalType) -> bool:
-    """Return True if keys written as `old` equal those written as `new`, both of one form.
+    """Return True if keys written as `old` equal those written as `new`. Both have the same form.
 
-    A text with more digits after the point is a different key.
+    A text with more fractional digits is a different key.
     """
     return form_of(old) not in _TEXTS or _digits(old) == _digits(new)
 
 
 def key_pattern(logical: LogicalType) -> str | None:
-    """The pattern of every text of a key column of this type; None if it is no text, or any."""
+    """Return the pattern of all texts of a key column of this type; None if they are no texts, or may be any text."""
     digits = _digits(logical)
     if form_of(logical) not in _TEXTS or digits is None:
         return None
@@ -131,7 +131,7 @@ def key_pattern(logical: LogicalType) -> str | None:
 
 
 def _digits(logical: LogicalType) -> int | None:
-    """Digits after the point that every text of this type has; None if it is no number and no time."""
+    """Return the number of fractional digits in every text of this type; None if it is no number and no time."""
     if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP, TypeKind.TIME):
         return logical.fsp
     if logical.kind is TypeKind.DECIMAL:
@@ -141,12 +141,12 @@ def _digits(logical: LogicalType) -> int | None:
 
 
 def check_columns(target: TableId, columns: Sequence[Column], key: Sequence[str], *, upsert: bool) -> None:
-    """Raise `SinkError` for names that MongoDB takes for something else."""
+    """Raise `SinkError` for column names that MongoDB cannot hold."""
     check_names(NAMES["mongodb"], target, [column.name for column in columns], key, upsert=upsert)
 
 
 def check_name(target: TableId) -> None:
-    """Raise `SinkError` for a table whose name makes no database or collection."""
+    """Raise `SinkError` for a table whose name is not valid for a database and a collection."""
     check_names(NAMES["mongodb"], target, ())
 
 

@@ -1,7 +1,7 @@
-"""Writes values that a MongoDB source kept as BSON, or as text of BSON types, back into documents; compiled.
+"""Compiled loops that write values that a MongoDB source kept as BSON, or as text of BSON types, back into documents.
 
-It follows the rules of `bson_loops`; `documents` calls both. A value consists of the byte of its type and the bytes
-after its name. An invalid value is returned as its row and a reason, and nothing is written then.
+They follow the rules of `bson_loops`; `documents` calls both. A value consists of the byte of its type and the bytes
+that follow its name. If a value is invalid, its row and a reason are returned, and nothing is written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from raycdc.core.compiled import copy, helper, inlined, load, njit
 from raycdc.sinks.mongodb.bson_loops import NULL
 
-#: Why a value is not written.
+#: The reasons why a value is not written.
 FINE, DAMAGED, NO_TIMESTAMP, DOLLAR, TWICE = 0, 1, 2, 3, 4
 _TIMESTAMP = 0x11
 
@@ -27,8 +27,9 @@ def _digit(byte: int) -> int:
 
 @njit
 def read_hex(starts: Any, data: Any, valid: Any, dashes: bool, out: Any) -> int:
-    """Texts of hexadecimal digits, with the dashes of a UUID or none, as rows of `out`; the first row that is none, or
-    -1.
+    """Read texts of hexadecimal digits, with or without the dashes of a UUID, into the rows of `out`.
+
+    Return the first row with an invalid text, or -1.
     """
     width = out.shape[1]
     for i in range(len(valid)):
@@ -52,7 +53,7 @@ def read_hex(starts: Any, data: Any, valid: Any, dashes: bool, out: Any) -> int:
 
 @njit
 def put_blobs(out: Any, at: Any, head: Any, null: Any, blobs: Any, valid: Any, missing: bool) -> None:
-    """Write values of one width after the bytes `head`; `null` is the whole element of a null."""
+    """Write values of a fixed width after the bytes `head`. `null` is the whole element for NULL."""
     for i in range(len(at)):
         p = at[i]
         if valid[i]:
@@ -69,7 +70,7 @@ def put_blobs(out: Any, at: Any, head: Any, null: Any, blobs: Any, valid: Any, m
 
 @njit
 def check_values(starts: Any, data: Any, valid: Any) -> tuple[int, int]:
-    """Return the first row whose value a server would not keep unchanged, and why; or -1."""
+    """Return the first row whose value a server would not keep unchanged, and the reason; or -1."""
     for i in range(len(valid)):
         if not valid[i]:
             continue
@@ -82,7 +83,7 @@ def check_values(starts: Any, data: Any, valid: Any) -> tuple[int, int]:
 
 @njit
 def put_values(out: Any, at: Any, name: Any, starts: Any, data: Any, valid: Any, missing: bool) -> None:
-    """Values of any type, which `check_values` has seen."""
+    """Write values of any type, which `check_values` has checked."""
     for i in range(len(at)):
         if not valid[i] and missing:
             continue
@@ -176,9 +177,10 @@ def _named(data: Any, at: int, stop: int, names: Any, spans: Any) -> int:
 def check_fields(
     starts: Any, data: Any, valid: Any, names: Any, spans: Any, there: Any, left: Any, left_spans: Any, sizes: Any
 ) -> tuple[int, int]:
-    """Into `sizes` the bytes of each document's fields but ``_id`` and those `left` out; the first row that cannot be
-    written and why, or -1. `names` with `spans` are the columns' own (each with its NUL), `there` says in which rows
-    those are.
+    """Compute into `sizes` the bytes of each document's fields, without ``_id`` and those `left` out.
+
+    Return the first row that cannot be written and the reason, or -1. `names` with `spans` are the names of columns
+    (each with its NUL); `there` says which rows have them.
     """
     for i in range(len(valid)):
         sizes[i] = 0
@@ -209,7 +211,7 @@ def check_fields(
 
 @njit
 def put_fields(out: Any, at: Any, starts: Any, data: Any, valid: Any, left: Any, left_spans: Any) -> None:
-    """The fields of documents that `check_fields` has seen, but ``_id`` and those `left` out."""
+    """Write the fields of documents, which `check_fields` has checked, without ``_id`` and those `left` out."""
     for i in range(len(at)):
         if not valid[i]:
             continue

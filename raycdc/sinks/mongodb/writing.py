@@ -1,16 +1,16 @@
-"""Turns rows into statements, and statements into transactions; for the sink's small epochs, and for its tasks.
+"""Turns rows into statements, and runs statements in transactions, for the sink's small epochs and for its tasks.
 
 | layout | a row is | ``_id`` |
 |---|---|---|
-| changelog | a document of its own | ``{"_seq": …, "split": …, "by": …}``: the same if written again |
-| insert | a document of its own (snapshot rows of a target that this pipeline created) | the key |
+| changelog | a new document | ``{"_seq": …, "split": …, "by": …}``, the same if it is written again |
+| insert | a new document (snapshot rows of a target that this pipeline created) | the key |
 | merge | the whole document of its key, or its deletion | the key |
 | merge, adopted | the fields that the table has, of a document that may have others | the key |
 
-If a document has fields of its own (`types.spread`), they follow the columns. The key is the value of a single column,
-or a document of several in their order. `by` is the pipeline and its state, because `_seq` of two of them may be equal.
-An insert that meets its own ``_id`` (the epoch was written in part before) is repeated as an update of the whole
-document.
+If a document has fields besides the columns (`types.spread`), they follow the columns. The key is the value of a single
+column, or a document of several columns in their order. `by` stands for the pipeline and its state, because two
+pipelines may have the same `_seq`. If the ``_id`` of an insert exists already, because a part of the epoch was written
+before, the insert is repeated as an update of the whole document.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from raycdc.sinks.mongodb.server import Document, DuplicateError, Server, Sessio
 from raycdc.sinks.mongodb.types import ID, BsonForm, form_of, spread
 from raycdc.sinks.rows import DELETED, META_TYPES, target_columns
 
-#: Dates beyond Python's range keep their values.
+#: With this option, dates beyond Python's range keep their values.
 _CODEC = CodecOptions[Document](datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _UPSERT = ConstantElement(b"\x08upsert\x00\x01")
 _ONE = ConstantElement(b"\x10limit\x00\x01\x00\x00\x00")
@@ -53,7 +53,7 @@ _ONE = ConstantElement(b"\x10limit\x00\x01\x00\x00\x00")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A command and its documents; `again` makes the same of them by updates."""
+    """A command and its documents. `again` returns statements that write the same documents by updates."""
 
     command: str
     documents: bytes
@@ -64,8 +64,8 @@ class Statement:
 class DocumentLayout:
     """The layout of documents; see the module's table.
 
-    `dropped_columns` are fields that the table has no more, written as null; `by` is the pipeline's `short`. A
-    document's own field with the name of a column that was `made` (`TableCommit`) is left out.
+    `dropped_columns` are fields that the source no longer has, which are written as null. `by` is the pipeline's
+    `short`. If a column was `made` (`TableCommit`), a document's own field with its name is left out.
     """
 
     target: TableId
@@ -77,7 +77,7 @@ class DocumentLayout:
     made: Sequence[str] = ()
 
     def inserts(self, batches: Iterable[pa.RecordBatch], *, split: str = "") -> Iterator[Statement]:
-        """Every row as a new document."""
+        """Yield statements that insert every row as a new document."""
         for batch in _sliced(batches):
             fields, ident = self._elements(batch, split)
             document = Group("", [ident, *fields])
@@ -86,27 +86,28 @@ class DocumentLayout:
                 yield Statement("insert", data, partial(self._updates, rows, split))
 
     def merges(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Statement]:
-        """The last row of each key, with `DELETED`; not the deletions."""
+        """Yield statements that write the last row of each key. Rows with `DELETED` are left out."""
         for batch in _sliced(batches):
             yield from self._updates(batch.filter(pc.invert(batch.column(DELETED))), "")
 
     def deletions(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Statement]:
-        """Yield the deletions among the last rows of each key.
+        """Yield statements that delete the documents of rows with `DELETED`.
 
-        They come first: the server may treat keys of different rows and types as equal, of which at most one exists.
+        They come before `merges`, because the server may treat keys of different rows and types as equal, of which at
+        most one exists.
         """
         for batch in _sliced(batches):
             yield from self.removals([batch.filter(batch.column(DELETED))])
 
     def removals(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Statement]:
-        """The deletions of the documents of all rows, whatever becomes of them."""
+        """Yield statements that delete the documents of all rows, even of rows that are written again later."""
         for batch in _sliced(batches):
             ident = self._id(batch, "")
             for data, _, _ in self._encoded(Group("", [Group("q", [ident]), _ONE]), batch):
                 yield Statement("delete", data)
 
     def refusal(self, batch: pa.RecordBatch) -> str:
-        """Return why rows cannot become documents; empty if they can."""
+        """Return the reason why rows cannot become documents; empty if they can."""
         try:
             for _ in replace(self, changelog=False).inserts([batch]):
                 pass
@@ -115,13 +116,13 @@ class DocumentLayout:
         return ""
 
     def keys(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
-        """The ``_id`` of each row, some thousand at a time. The one place where rows' keys become objects."""
+        """Yield lists of the ``_id`` of each row, some thousand at a time. Only this method makes an object per row."""
         for batch in _sliced(batches):
             for data, _, _ in self._encoded(Group("", [self._id(batch, "")]), batch):
                 yield [one[ID] for one in bson.decode_all(data, _CODEC)]
 
     def columns(self) -> list[Column]:
-        """The columns of a document in order."""
+        """Return the columns of a document in order."""
         return target_columns(self.schema, changelog=self.changelog)
 
     def _updates(self, batch: pa.RecordBatch, split: str) -> Iterator[Statement]:
@@ -176,7 +177,7 @@ class DocumentLayout:
             raise ValueRefusedError(f"{self.target}: {cause}") from cause
 
     def _shown(self, batch: pa.RecordBatch, index: int) -> str:
-        """A row, for people."""
+        """Return a text that identifies a row for people."""
         if self.changelog:
             return f"the row of _seq = {batch.column('_seq')[index].as_py()}"
         return row_named(batch, index, self.schema)
@@ -192,7 +193,7 @@ class DocumentLayout:
 
 
 def write(server: Server, target: TableId, statements: Iterable[Statement], guard: Callable[[Session], Any]) -> None:
-    """Each statement in a transaction that `guard` is called in first."""
+    """Run each statement in a transaction of its own, after calling `guard` in it."""
 
     def run(statement: Statement, session: Session) -> None:
         guard(session)
@@ -207,7 +208,7 @@ def write(server: Server, target: TableId, statements: Iterable[Statement], guar
 
 
 def short(app_id: str) -> str:
-    """A pipeline and its state in the ``_id`` of a change."""
+    """Return the hash that stands for a pipeline and its state in the ``_id`` of a change."""
     return hashlib.sha256(app_id.encode()).hexdigest()[:16]
 
 
@@ -217,7 +218,7 @@ def _text(name: bytes, value: str) -> ConstantElement:
 
 
 def updates_of(statements: Sequence[Statement]) -> list[Statement]:
-    """The same without inserts."""
+    """Return statements that write the same documents without inserts."""
     return [one for statement in statements for one in (statement.again() if statement.again else [statement])]
 
 

@@ -65,7 +65,7 @@ META_COLUMNS: tuple[str, ...] = ("_op", "_seq", "_ts_ms", "_db", "_table", "_pos
 
 
 #: Names that a table's own columns cannot have, in lower case: segments and targets would have two columns of one name.
-_RESERVED = frozenset({*META_COLUMNS, "_deleted", "_raycdc_order"})
+_RESERVED = frozenset({*META_COLUMNS, "_deleted", "_raycdc_order", "_raycdc_owner"})
 
 
 def reserved_column(names: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,41 @@ def comparable(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     Texts have offsets of 64 bits, so that any number of them may be gathered in one array.
     """
     return pa.table({name: _comparable(rows.column(name)) for name in key})
+
+
+#: The column by which readers of a segment ask for `owners`. No segment stores it.
+OWNER = "_raycdc_owner"
+OWNER_TYPE = pa.binary()
+
+
+def owners(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """Return for each row of `batch` the values of `columns` as one binary value; equal rows have equal values.
+
+    Without columns, all rows have the same value.
+    """
+    if not columns:
+        return pa.repeat(pa.scalar(b"", OWNER_TYPE), batch.num_rows)
+    pieces: list[Any] = []
+    for name in columns:
+        text = _text(batch.column(name))
+        # The length before each value keeps ("a", "bc") and ("ab", "c") apart; NULL has none.
+        length = pc.binary_length(text).cast(pa.string()).cast(OWNER_TYPE)
+        pieces.append(pc.binary_join_element_wise(length, text, pa.scalar(b":", OWNER_TYPE)))
+    separator = pa.scalar(b",", OWNER_TYPE)
+    missing = pa.scalar(b"-", OWNER_TYPE)
+    filled = [pc.coalesce(piece, missing) for piece in pieces]
+    return filled[0] if len(filled) == 1 else pc.binary_join_element_wise(*filled, separator)
+
+
+def _text(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_floating(kind):
+        column = pc.add(column, pa.scalar(0.0, kind))
+    elif pa.types.is_temporal(kind):
+        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if not pa.types.is_binary(column.type):
+        column = column.cast(pa.string())
+    return column.cast(OWNER_TYPE)
 
 
 def without(rows: pa.Table, keys: pa.Table) -> np.ndarray:

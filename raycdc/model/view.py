@@ -36,13 +36,15 @@ class RowView(JsonObject):
 
     Columns are the same if their names differ only in case. A column that `source` lacks is null, or, with `fill`, has
     the constant default with which it was added elsewhere. A `projection` first converts stored rows to rows of
-    `source`.
+    `source`. `owner` names the stored columns that tell a row of the source table from its other rows, if the target's
+    key does not (`raycdc.model.keys.owners`).
     """
 
     source: TableSchema
     target: TableSchema
     fill: bool = False
     projection: Projection | None = field(default=None, metadata=LEFT_OUT)
+    owner: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
 
 
 def projected(projection: Projection | None, names: Mapping[str, str]) -> Projection | None:

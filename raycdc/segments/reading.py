@@ -27,6 +27,7 @@ from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, Ty
 from raycdc.model.arrays import failing
 from raycdc.model.batch import SYMBOLS
 from raycdc.model.json_text import decimal_text, timestamp_text
+from raycdc.model.keys import OWNER, owners
 from raycdc.model.redaction import row_named
 from raycdc.model.view import Output, Projection, RowView, constant_type
 from raycdc.segments.access import ANYWHERE, HERE, SegmentAccess, batch_range, checksum_of, mapped_reader
@@ -45,6 +46,8 @@ def stored_names(view: RowView, columns: Sequence[str]) -> list[str]:
         found = [name for name in (there.get(name, name) for name in found) if name]
         if view.projection.deleted:
             found = [*(name for name in found if name != view.projection.deleted), "_op"]
+    if OWNER in columns:
+        found = [*found, *view.owner]
     return list(dict.fromkeys(found)) or ["_op"]
 
 
@@ -53,13 +56,16 @@ def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, tabl
 
     `batch` has the columns of `stored_names`, with codes in `_op`.
     """
+    owned = owners(batch, view.owner) if OWNER in columns else None
     if view.projection is not None:
         batch = _projected(batch, view.projection, _unmerged_names(view, columns))
     sources = {column.name.casefold(): column for column in view.source.columns}
     targets = {column.name: column for column in view.target.columns}
     arrays = []
     for name in columns:
-        if name in META_COLUMNS:
+        if name == OWNER:
+            arrays.append(owned)
+        elif name in META_COLUMNS:
             arrays.append(batch.column(name))
         elif (source := sources.get(name.casefold())) is None:
             arrays.append(_missing(targets[name], batch.num_rows, fill=view.fill, table=table))
@@ -181,7 +187,7 @@ def all_names(view: RowView) -> list[str]:
 
 
 #: Columns that are not stored in a segment but follow from its descriptor.
-DESCRIPTOR_COLUMNS = ("_db", "_table")
+DESCRIPTOR_COLUMNS = ("_db", "_table", OWNER)
 
 
 def read_segment(
@@ -194,10 +200,10 @@ def read_segment(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of `segment` in order, with absolute `_seq`.
 
-    `columns` chooses and orders columns and may name ``_db`` and ``_table``; None gives the stored ones. `part` (i, n)
-    reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With `symbols`, `_op`
-    is text (``+I``) instead of its code. If the segment has a view, its columns are those of the view's target. Blocks
-    on disk or network.
+    `columns` chooses and orders columns. It may name ``_db``, ``_table`` and `OWNER`; None: the stored ones. `part`
+    (i, n) reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With
+    `symbols`, `_op` is text (``+I``) instead of its code. If the segment has a view, its columns are those of the
+    view's target. Blocks on disk or network.
     """
     if segment.view is not None:
         return _viewed(segment, segment.view, columns, access=access, part=part, symbols=symbols)
@@ -319,7 +325,9 @@ def _finished(
     if symbols and "_op" in arrays:
         arrays["_op"] = symbols_of(arrays["_op"])
     wanted = list(columns) if columns is not None else names
-    for name, text in zip(DESCRIPTOR_COLUMNS, (segment.table.db, segment.table.table), strict=True):
+    for name, text in (("_db", segment.table.db), ("_table", segment.table.table)):
         if name in wanted and name not in arrays:
             arrays[name] = pa.repeat(pa.scalar(text, pa.string()), batch.num_rows)
+    if OWNER in wanted:
+        arrays[OWNER] = owners(batch, ())
     return pa.RecordBatch.from_arrays([arrays[name] for name in wanted], names=wanted)

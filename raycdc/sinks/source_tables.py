@@ -1,19 +1,24 @@
-"""Rows of several source tables in one target: the last row of each key, and a check that no key comes from two tables.
+"""Rows of several source tables in one target: the last row of each key, and a check that no key has two owners.
 
-Pure. Called inside stage tasks. In each table's changelog, the first change of a key shows if the row existed before
-the epoch (a before-image or a deletion), and the last change if it exists after it (an insert or an after-image). For a
-key, over all tables of an epoch:
+Pure. Called inside stage tasks. An *owner* is a row of a source table, known by its table and its key there.
+Each owner's changelog says of a key of the target if the owner had it before the epoch (its first change is a
+before-image or a deletion) and if it has it after the epoch (its last change is an insert or an after-image). For a key
+with all its owners of an epoch:
 
-| tables that had it before | … that have it after | result |
+| owners that had it before | … that have it after | result |
 |---|---|---|
 | more than one, or | more than one | refused: one target row would stand for several |
-| none | none | nothing: inserted and deleted within the epoch, and the target may have another table's row |
+| none | none | nothing: inserted and deleted within the epoch, and the target may have another owner's row |
 | none | one | inserted, and *claimed*: the commit checks that the target does not have it yet |
 | one | none | deleted |
-| one | one | updated, possibly by another table than before |
+| one | one | updated, possibly by another owner than before |
 
-A single table whose rows get their key by a transform (``primary_keys``) is checked in the same way: if several of its
-rows get the same key, the numbers of rows that gain and lose the key show it.
+Within an epoch a key may pass between owners in any order, also while two owners have it: ``UPDATE t SET email = …`` of
+several rows logs one row after the other. So neither the first nor the last change of a key, nor their sum, says which
+row has the key in the end.
+
+If several tables are merged under their own key, a table has one owner for each key. If a transform gives rows a key of
+its own (``primary_keys``), also of a single table, several rows of a table may have had one key.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ import pyarrow.compute as pc
 from raycdc.errors import MergedKeyRefusedError
 from raycdc.model import RowKind
 from raycdc.model.arrays import python_rows
-from raycdc.model.keys import comparable
+from raycdc.model.keys import OWNER, comparable
 from raycdc.model.redaction import key_named
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.rows import DELETED
@@ -61,8 +66,8 @@ class MergedTarget:
         return cls(str(work.target), tuple(map(str, work.beginning)), len(work.merged) == 1)
 
 
-def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], merged: MergedTarget) -> pa.Table:
-    """Reduce `rows` (with `_op` codes, absolute `_seq` and the columns `ORIGIN`) to one row per changed key.
+def last_per_owner(rows: pa.Table, key: Sequence[str], columns: Sequence[str], merged: MergedTarget) -> pa.Table:
+    """Reduce `rows` (with `_op` codes, absolute `_seq`, `ORIGIN` and `OWNER`) to one row per changed key.
 
     The result has the columns `DELETED` and `CLAIMED`. Raises `DataError` for a key that the module's table refuses.
     Also raises it for a truncated table, unless it is the only one or the target has no row of it yet.
@@ -81,27 +86,32 @@ def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], 
     numbered = numbered.append_column("net", pa.array(net))
     for column in ORIGIN:
         numbered = numbered.append_column(column, rows.column(column))
-    each = numbered.group_by([*names, *ORIGIN], use_threads=False).aggregate(
+    numbered = numbered.append_column(OWNER, comparable(rows, [OWNER]).column(OWNER))
+    each = numbered.group_by([*names, *ORIGIN, OWNER], use_threads=False).aggregate(
         [("at", "min"), ("at", "max"), ("net", "sum")]
     )
     first, last = each.column("at_min").to_numpy(), each.column("at_max").to_numpy()
     before = np.isin(ops[first], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
     after = np.isin(ops[last], (RowKind.INSERT, RowKind.UPDATE_AFTER))
     gained = after.astype(np.int64) - before.astype(np.int64)
-    if alone and (twice := np.flatnonzero(each.column("net_sum").to_numpy() != gained)).size:
+    # Rows of a table without a key that are the same in all columns are one owner.
+    rekeyed = pc.greater(pc.binary_length(each.column(OWNER)), 0).to_numpy()
+    if (twice := np.flatnonzero(rekeyed & (each.column("net_sum").to_numpy() != gained))).size:
         (row,) = python_rows(each.select(names).slice(int(twice[0]), 1))
         raise same_key(target, dict(zip(key, row.values(), strict=True)), alone=True)
-    counted = each.select(names)
+    counted = each.select([*names, *ORIGIN])
     for name, values in (("before", before.astype(np.int64)), ("after", after.astype(np.int64)),
                          ("alive", np.where(after, last, -1)), ("last", last)):  # fmt: skip
         counted = counted.append_column(name, pa.array(values))
     keys = counted.group_by(names, use_threads=False).aggregate(
         [("before", "sum"), ("after", "sum"), ("alive", "max"), ("last", "max")]
+        + [(name, "count_distinct") for name in ORIGIN]
     )
     had, has = keys.column("before_sum").to_numpy(), keys.column("after_sum").to_numpy()
     if (twice := np.flatnonzero((had > 1) | (has > 1))).size:
         (row,) = python_rows(keys.select(names).slice(int(twice[0]), 1))
-        raise same_key(target, dict(zip(key, row.values(), strict=True)), alone=alone)
+        of_one = all(keys.column(f"{name}_count_distinct")[int(twice[0])].as_py() == 1 for name in ORIGIN)
+        raise same_key(target, dict(zip(key, row.values(), strict=True)), alone=alone or of_one)
     alive = keys.column("alive_max").to_numpy()
     chosen = np.where(alive >= 0, alive, keys.column("last_max").to_numpy())
     changed = (had > 0) | (has > 0)

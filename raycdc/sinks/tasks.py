@@ -24,10 +24,11 @@ import pyarrow.parquet as pq
 from raycdc.errors import SinkError
 from raycdc.model import RowKind, TableSchema
 from raycdc.model.json_text import json_values
+from raycdc.model.keys import OWNER, OWNER_TYPE
 from raycdc.model.types import LogicalType, TypeKind
 from raycdc.sinks.lakes.statistics import delta_statistics
 from raycdc.sinks.rows import DELETED, Compacted, last_per_key
-from raycdc.sinks.source_tables import CLAIMED, ORIGIN, MergedTarget, last_per_origin
+from raycdc.sinks.source_tables import CLAIMED, ORIGIN, MergedTarget, last_per_owner
 from raycdc.sinks.table_input import TableInput, TableTask
 from raycdc.storage.files import FileName, StorePath, writing
 
@@ -186,8 +187,9 @@ def compacted_merged(table: TableInput, merged: MergedTarget) -> Compacted:
     `Compacted.truncated` is only True for a single table, because the target's rows of several tables cannot be told
     apart.
     """
-    rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64()), *((name, pa.string()) for name in ORIGIN)])
-    compacted = last_per_origin(rows, table.schema.primary_key, table.schema.arrow().names, merged)
+    origin = ((name, pa.string()) for name in ORIGIN)
+    rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64()), *origin, (OWNER, OWNER_TYPE)])
+    compacted = last_per_owner(rows, table.schema.primary_key, table.schema.arrow().names, merged)
     emptied = pc.any(pc.equal(rows.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))).as_py()
     return Compacted(compacted, merged.alone and bool(emptied))
 

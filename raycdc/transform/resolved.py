@@ -175,6 +175,16 @@ class ResolvedTransform:
         """Return True if the rows' key differs from the table's."""
         return bool(self.transform.primary_keys) and self.schema.primary_key != _kept_key(self.source, self.columns)
 
+    @property
+    def owner(self) -> tuple[str, ...]:
+        """Return the table's columns that tell its rows apart, if the rows' new key does not.
+
+        They are its key or, without one, all columns.
+        """
+        if not self.has_new_key:
+            return ()
+        return self.source.primary_key or tuple(column.name for column in self.source.columns)
+
     def derived(self, *, upsert: bool) -> bool:
         """Return True if rows must be computed, so that a view of the stored rows is not enough."""
         return bool(self.computed or self.transform.filter or (self.has_new_key and not upsert))

@@ -202,6 +202,27 @@ def play_names(world: TransformedWorld) -> None:
     world.script.seal(final=True)
 
 
+def play_passed_names(world: TransformedWorld) -> dict[int, int]:
+    """Orders whose names pass from row to row within each epoch; returns ``qty`` by the number in the name."""
+    orders = world.script.table("shop.orders")
+    orders.read([{"id": i, "name": f"N{i}", "qty": i} for i in range(7)])
+    world.script.seal()
+    # Two rows change places.
+    orders.update((0,), name="N1")
+    orders.update((1,), name="N0")
+    # A name goes on along a chain.
+    for i in (2, 3, 4):
+        orders.update((i,), name=f"N{i + 1 if i < 4 else 8}")
+    # A row takes the name of one that goes.
+    orders.insert({"id": 9, "name": "N5", "qty": 9})
+    orders.delete((5,))
+    # One that came and went leaves its owner alone.
+    orders.insert({"id": 10, "name": "N6", "qty": 10})
+    orders.delete((10,))
+    world.script.seal(final=True)
+    return {1: 0, 0: 1, 3: 2, 4: 3, 8: 4, 5: 9, 6: 6}
+
+
 def play_shards(world: TransformedWorld) -> None:
     """Two epochs of orders in two tables, whose rows come to match ``qty > 0``, or match it no more."""
     one, two = world.script.table("shop.orders_1"), world.script.table("shop.orders_2")

@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.errors import DataError
 from raycdc.model.rules.transform import Transform
-from tests.epochs.transform_world import new_world, play_names
+from tests.epochs.transform_world import new_world, play_names, play_passed_names
 
 pytestmark = [
     pytest.mark.spark,
@@ -54,6 +54,18 @@ def test_rows_are_updated_by_another_key_without_spark(tmp_path: Path) -> None:
     world.loop().run()
     found = {row["name"]: row["qty"] for row in world.target_rows("shop.orders")}
     assert found == {"N0": 7, "N8": 1, "N2": 20, "N3": 3}
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert"])
+@pytest.mark.parametrize("projection", ["*", "name, qty"])
+def test_a_key_that_passes_between_rows_is_the_last_owners_without_spark(
+    tmp_path: Path, kind: str, projection: str
+) -> None:
+    world = new_world(kind, tmp_path, keyed(projection=projection))
+    wanted = play_passed_names(world)
+    world.loop().run()
+    found = {row["name"]: row["qty"] for row in world.target_rows("shop.orders")}
+    assert found == {f"N{name}": qty for name, qty in wanted.items()}
 
 
 def test_a_new_key_without_a_value_is_refused(tmp_path: Path) -> None:

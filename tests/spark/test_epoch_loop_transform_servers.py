@@ -15,7 +15,7 @@ from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.rules.routes import Route
 from raycdc.model.rules.transform import Transform
 from tests.epochs.sink_world import COLLECTIONS, DATABASES, TOPICS, world_of
-from tests.epochs.transform_world import TransformedWorld, new_world, play, play_names, play_shards
+from tests.epochs.transform_world import TransformedWorld, new_world, play, play_names, play_passed_names, play_shards
 
 pytestmark = [
     pytest.mark.spark,
@@ -125,6 +125,17 @@ def test_rows_are_updated_by_another_key(kind: str, make: Make) -> None:
     world.loop().run()
     found = {row["name"]: row["qty"] for row in world.target_rows("shop.orders")}
     assert found == {key_of(kind, f"N{name}"): qty for name, qty in ((0, 7), (8, 1), (2, 20), (3, 3))}
+
+
+@pytest.mark.long_variants("mysql-*", "mongodb-*", suite="sinks")
+@pytest.mark.parametrize("kind", UPSERTS)
+def test_a_key_that_passes_between_rows_within_an_epoch_is_the_last_owners(kind: str, make: Make) -> None:
+    """The key of the table, by which rows are told apart, is not in the target."""
+    world = make(kind, BY_NUMBER if kind.startswith("mysql") else BY_NAME)
+    wanted = play_passed_names(world)
+    world.loop().run()
+    found = {row["name"]: row["qty"] for row in world.target_rows("shop.orders")}
+    assert found == {key_of(kind, f"N{name}"): qty for name, qty in wanted.items()}
 
 
 @pytest.mark.long_variants("mysql-*", "mongodb-*", suite="sinks")

@@ -420,14 +420,15 @@ class CommitPlanner:
         else:
             own = resolved.schema
         projection = None if resolved is None or resolved.plain_view() else resolved.projection()
-        if projection is None and (alone or own.arrow().equals(schema.arrow())):
+        owner = resolved.owner if resolved is not None and self._routing.upsert else ()
+        if projection is None and not owner and (alone or own.arrow().equals(schema.arrow())):
             return segment
         fill = self._routing.upsert and not alone
         if fill:
             # Rows get no default for a column that their table had and dropped.
             own, schema, names = self._targets[target_epoch.name].seen(segment.table, own)
             projection = projected(projection, names)
-        return replace(segment, view=RowView(own, schema, fill=fill, projection=projection))
+        return replace(segment, view=RowView(own, schema, fill=fill, projection=projection, owner=owner))
 
 
 def _by_table(segments: Sequence[Segment]) -> Mapping[TableId, Sequence[Segment]]:

@@ -27,11 +27,12 @@ from raycdc.model.evolution.events import (
 )
 from raycdc.model.evolution.merge import merge_schemas, merge_types
 from raycdc.model.evolution.targets import TargetEpoch, TargetSchema, targets_of
+from raycdc.model.keys import OWNER
 from raycdc.model.rules.routes import Route, Router
 from raycdc.model.view import RowView
 from raycdc.segments.reading import all_names, stored_names, turned, viewed
 from raycdc.sinks.rows import DELETED
-from raycdc.sinks.source_tables import CLAIMED, MergedTarget, last_per_origin
+from raycdc.sinks.source_tables import CLAIMED, MergedTarget, last_per_owner
 from raycdc.state.manifests.manifest import Segment
 
 K = TypeKind
@@ -404,9 +405,10 @@ def compacted(*events: Event, beginning: Sequence[str] = ()) -> list[tuple[int, 
             "_seq": pa.array(range(len(events)), pa.int64()),
             "_db": pa.array([db for db, *_ in events], pa.string()),
             "_table": pa.array(["item"] * len(events), pa.string()),
+            OWNER: pa.array([b""] * len(events)),
         }
     )
-    got = last_per_origin(rows, ["id"], ["id", "v"], MergedTarget("lake.item", tuple(beginning))).to_pylist()
+    got = last_per_owner(rows, ["id"], ["id", "v"], MergedTarget("lake.item", tuple(beginning))).to_pylist()
     return sorted((row["id"], row["v"], row[DELETED], row[CLAIMED]) for row in got)
 
 
@@ -455,11 +457,12 @@ def test_keys_are_compared_as_everywhere_whatever_their_columns_are_called() -> 
             "_seq": [0, 1],
             "_db": [db for db, _ in origins],
             "_table": [table for _, table in origins],
+            OWNER: pa.array([b"", b""]),
         }
     )
     with pytest.raises(DataError, match=r"a row of the same key \(last\) comes from more than one"):
-        last_per_origin(rows, ["last"], ["last", "v"], MergedTarget("lake.item"))
-    (kept,) = last_per_origin(rows.slice(1), ["last"], ["last", "v"], MergedTarget("lake.item")).to_pylist()
+        last_per_owner(rows, ["last"], ["last", "v"], MergedTarget("lake.item"))
+    (kept,) = last_per_owner(rows.slice(1), ["last"], ["last", "v"], MergedTarget("lake.item")).to_pylist()
     assert (str(kept["last"]), kept["v"]) == ("-0.0", "y")
 
 

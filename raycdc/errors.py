@@ -1,10 +1,10 @@
-"""Every error that a user can meet, typed by the reaction that it asks for and the exit code of the command.
+"""Every error that a user can meet, each class with its exit code and with the reaction that it calls for.
 
-The CLI catches `RaycdcError` and nothing else: its text is the whole screen (no traceback unless ``--verbose``)
-and its `exit_code` the process's. Anything that is not a `RaycdcError` is a bug and shows its traceback.
+The CLI catches `RaycdcError` and nothing else: its text is the whole screen (no traceback unless ``--verbose``) and its
+`exit_code` becomes that of the process. Anything that is not a `RaycdcError` is a bug and shows its traceback.
 
-A message says what happened, where, and what to do, in that order:
-``binlog.000007:4512 is purged on db1:3306 (oldest is .000011). Take a new snapshot with ...``.
+A message says what happened, where, and what to do, in that order: ``binlog.000007:4512 is purged on db1:3306 (oldest
+is .000011). Take a new snapshot with ...``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-#: The general cure of an error that is a bug.
+#: The general advice for an error that is a bug.
 REPORT = "Run the command again with `--verbose`, and report what it shows: it is a bug in raycdc."
 
 
@@ -37,9 +37,9 @@ class RaycdcError(Exception):
     """Base of all named errors. ``str(error)`` is one self-contained paragraph for the user."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
-    #: True if trying the same again later may succeed without anyone acting (a server restarting).
+    #: True if the same attempt may succeed later although nobody acts, for example when a server is restarting.
     retryable: ClassVar[bool] = False
-    #: The general cure for the manual's page of errors; an error's text is more specific.
+    #: General advice for the manual's page of errors; the text of an error is more specific.
     cure: ClassVar[str] = REPORT
 
 
@@ -143,7 +143,10 @@ class TableChangedError(SchemaError):
 
 
 class StatementError(SchemaError):
-    """A DDL statement cannot be followed for `tables`, as (db, table), and for all tables of `databases`."""
+    """A DDL statement cannot be followed.
+
+    It concerns `tables`, given as (db, table), and all tables of `databases`.
+    """
 
     cure = "Take a new snapshot of the tables that the text names: `raycdc tables resnapshot`."
 
@@ -347,7 +350,7 @@ class StateError(RaycdcError):
 
 
 class SpoolError(StateError):
-    """A segment cannot be written now, mostly because the disk is full; commits or people may make room."""
+    """A segment cannot be written now, mostly because the disk is full. Commits, or the user, may free space."""
 
     retryable = True
     cure = "Make room on the disk that the text names; the same command goes on from there."
@@ -390,27 +393,35 @@ class ClusterNotStartedError(RaycdcError):
 
 
 class ProtocolError(RaycdcError):
-    """A message between coordinator and reader is unknown, malformed or out of turn. Always a bug."""
+    """A message between coordinator and reader is unknown, malformed or out of turn.
+
+    Such an error is always a bug.
+    """
 
     cure = REPORT
 
 
 class OutOfOrderError(RaycdcError):
-    """A batch of a split does not begin where the rows before it end; nothing of it was passed on. Always a bug."""
+    """A batch of a split does not begin where the rows before it end; nothing of it was passed on.
+
+    Such an error is always a bug.
+    """
 
     cure = REPORT
 
 
 class RowsNotPrintedError(RaycdcError):
-    """An inspecting command decoded more rows than it printed, or fewer. Always a bug."""
+    """An inspecting command decoded more rows than it printed, or fewer. Such an error is always a bug."""
 
     cure = REPORT
 
 
 class UnexpectedError(RaycdcError):
-    """An unexpected error in a process of the run. Its text says where in the code it was raised.
+    """An unexpected error in a process of the run.
 
-    `lasting` is True if a retry would raise it again. `trace` is its traceback.
+    `lasting` is True if a retry would raise it again; `trace` is its traceback.
+
+    The text says where in the code the error was raised.
     """
 
     cure = (
@@ -432,7 +443,7 @@ class FencedError(RaycdcError):
 
 
 def error_by_name(name: str) -> type[RaycdcError]:
-    """The error class called `name`, for errors that crossed a process boundary as (name, text).
+    """Return the error class called `name`, for errors that crossed a process boundary as (name, text).
 
     An unknown name gives `RaycdcError`, so that an error from a plug-in still ends the command with its text.
     """

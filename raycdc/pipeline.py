@@ -1,8 +1,8 @@
 """The composition root, and the Python API: a source, a sink and a state become a running pipeline.
 
-This is the only module that imports every part (Flink CDC's PipelineComposer). It starts the parts in this order, so
-that a failed start has nothing to undo: lease, preflight of the source, engines, sink, recovery, source side, epoch
-loop. It ends them in the reverse order.
+This is the only module that imports every part (as PipelineComposer is in Flink CDC). It starts the parts in this
+order, so that a failed start has nothing to undo: lease, preflight of the source, engines, sink, recovery, source side,
+epoch loop. It ends them in the reverse order.
 
 *Locks.* A thread that holds one of these locks takes only locks further down the table, which rules out deadlocks
 (`tests/unit/driver/test_lock_order.py` records the order during a run):
@@ -10,15 +10,15 @@ loop. It ends them in the reverse order.
 | lock | held while |
 |---|---|
 | supervisor | processes are started, checked and ended, and the steps between two generations are done |
-| coordinator's host (``--local``), launcher, Spark's start | a call to one of them runs |
+| coordinator's host (``--local``), launcher, Spark's start | one of them is called |
 | reporter | listeners receive an event one by one: notifications, control API, log, caller's listener |
 | each listener | it keeps, writes or shows the event |
 | pipeline, events and queues | a flag is set; nothing is called |
 
 A listener may therefore call `Pipeline.stop`, which takes only the pipeline's lock: the supervisor carries the stop out
 on its own thread. A signal handler may take none of these locks, not even that of a `threading.Event`; it puts a value
-into a `queue.SimpleQueue`, whose `get` takes no timeout: in CPython 3.11 it waits without an end if its thread got
-no processor until the timeout was over.
+into a `queue.SimpleQueue`, whose `get` is called without a timeout: in CPython 3.11 a `get` with a timeout waits
+forever if its thread does not run before the timeout has passed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ NEW_RAY = "A new one is started, and the run goes on from what was sealed."
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The objects that one run has from its start. Closing `stack` ends what the run has started."""
+    """The objects of one run that exist from its start.
+
+    Closing `stack` ends everything that the run has started.
+    """
 
     stack: ExitStack
     leadership: Leadership
@@ -82,7 +85,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """The parts of a run that has recovered. `ends_by_itself`: it need not be stopped."""
+    """The parts of a run after recovery. `ends_by_itself` is True if the run ends without being stopped."""
 
     source_side: SourceSide
     loop: EpochLoop
@@ -109,14 +112,14 @@ class Pipeline:
         config: PipelineConfig | None = None,
         **options: Any,
     ) -> None:
-        """`options` are those of ``[pipeline]``. Without a `sink` the pipeline serves `epochs` only."""
+        """Make a pipeline with the `options` of ``[pipeline]``. Without a `sink` it only serves `epochs`."""
         if config is None:
             pipeline = PipelineOptions(name=name, state=str(state), **options)
             config = PipelineConfig(pipeline=pipeline, source=source, sink=sink or SinkConfig(type="none"))
         self.config = config
         self._ordered = bool(order_by(config))
         self._has_sink = sink is not None
-        #: Reentrant: `stop` may come from a signal handler, in the middle of this very thread.
+        #: Reentrant, because `stop` may be called by a signal handler that interrupts this very thread.
         self._lock = threading.RLock()
         self._supervisor: Supervisor | None = None
         self._stopping = threading.Event()
@@ -124,7 +127,7 @@ class Pipeline:
 
     @classmethod
     def from_config(cls, config: PipelineConfig) -> Pipeline:
-        """A pipeline as a TOML file describes it (`raycdc.config.load_config`)."""
+        """Make the pipeline that a TOML file describes (`raycdc.config.load_config`)."""
         return cls(source=config.source, sink=config.sink, config=config)
 
     def run(
@@ -137,15 +140,17 @@ class Pipeline:
         show_page: Callable[[str, str], None] | None = None,
         planned: ResolvedRun | None = None,
     ) -> None:
-        """Run in the foreground until stopped, or until ``"caught-up"``. Raises `RaycdcError` for every expected error.
+        """Run in the foreground until stopped, or until ``"caught-up"``.
+
+        Raises `RaycdcError` for every expected error.
 
         `local`, like ``pipeline.engines = "never"``, keeps everything in threads of this process: no Ray, no Spark.
         With `standby`, the run first waits until the driver that has the state ends or sends no heartbeat.
         `FencedError` ends a run whose state another driver took over. `listener` receives the events of
         `raycdc.observe.events`, from threads of the pipeline; an error in it is reported once as a warning and does not
         end the run. `show_page` receives the address of the web UI with a login code that is valid for one browser
-        within ten minutes (``ADDRESS/#login=CODE``). `planned` is the run as it was resolved for a comparison with a
-        plan; its decisions are taken, and not made a second time.
+        within ten minutes (``ADDRESS/#login=CODE``). `planned` holds the decisions that were made for a comparison with
+        a plan; the run uses them and does not decide again.
         """
         local = local or self.config.is_local
         log = LogFile(self.config.logging, self.config.pipeline.name)
@@ -227,19 +232,21 @@ class Pipeline:
             supervisor.stop()
 
     def epochs(self, *, until: str | None = None, local: bool = True) -> Iterator[Epoch]:
-        """Sealed epochs as Arrow batches, for people who bring their own sink. Each must be acknowledged.
+        """Yield sealed epochs as Arrow batches, for callers that bring their own sink.
 
-        An epoch that was not acknowledged comes again, the same rows under the same number, after a restart: a
-        consumer that records the number together with the rows has them exactly once.
+        Each epoch must be acknowledged.
+
+        After a restart, an epoch that was not acknowledged comes again with the same rows and the same number. A
+        consumer that records the number together with the rows therefore has each row exactly once.
         """
         with self.ledger(until=until, local=local) as ledger:
             yield from ledger.epochs()
 
     @contextmanager
     def ledger(self, *, until: str | None = None, local: bool = True, in_flight_max: int = 0) -> Iterator[Ledger]:
-        """The source side alone, running while the block does: what `epochs` is made of.
+        """Run the source side alone within the block, and return its ledger of epochs, from which `epochs` is made.
 
-        At most `in_flight_max` epochs are sealed and not acknowledged (0: as many as for a sink).
+        At most `in_flight_max` sealed epochs wait for their acknowledgement (0: as many as for a sink).
         """
         config, local = self.config, local or self.config.is_local
         if self._ordered:
@@ -262,7 +269,8 @@ class Pipeline:
                     "all captured collections keep images."
                 )
             take_up(resolved)
-            # A caller that takes epochs itself resnapshots lost rows, so copies of segments would be of no use.
+            # A caller that takes epochs itself takes a new snapshot of lost rows, so copies of segments would be of no
+            # use.
             spec = replace(job_spec(resolved, store), copies=None)
             at_once = in_flight_max or spec.settings.in_flight_max
             spec = replace(spec, settings=replace(spec.settings, in_flight_max=at_once, hand_taken=True))
@@ -293,7 +301,7 @@ class Pipeline:
         """Do one run under the state's lease.
 
         A stop applies to the current run or, if there is none, to the next one; after the run the pipeline can be
-        started again. `begin` is called with the start, `begun` once every check passed.
+        started again. `begin` is called at the start, and `begun` once every check has passed.
         """
         try:
             with ExitStack() as stack:
@@ -316,12 +324,15 @@ class Pipeline:
                 self._stopping.clear()
 
     def _require_going(self) -> None:
-        """Raise `StoppedWaitingError` if the run is to stop, before it has readers."""
+        """Raise `StoppedWaitingError` if the run is to stop before it has readers."""
         if self._stopping.is_set():
             raise StoppedWaitingError
 
     def _commit_all(self, run: _Run, start: Start, planned: ResolvedRun | None) -> None:
-        """Start everything, and commit epochs to the end. `StoppedWaitingError` if a stop came before readers did."""
+        """Start all parts, and commit epochs until the run ends.
+
+        Raises `StoppedWaitingError` if a stop comes before readers exist.
+        """
         config, store, stack, reporter = self.config, run.store, run.stack, run.reporter
         output_mode = OutputMode.SINK if self._has_sink else OutputMode.HAND
         patiently = StartRetry(run.leadership, reporter.warning, self._stopping)
@@ -350,7 +361,7 @@ class Pipeline:
         self._follow_through_losses(run, parts)
 
     def _follow_through_losses(self, run: _Run, parts: _Parts) -> None:
-        """Run all parts to the end. A private Ray that is lost is started again."""
+        """Run all parts until the run ends. A private Ray that is lost is started again."""
         losses = RestartBudget()
         while True:
             losses.started(time.monotonic())
@@ -381,7 +392,7 @@ class Pipeline:
             _run_through_losses(parts.loop, supervisor, reporter, parts.reports)
 
     def _supervised(self, run: _Run, stack: ExitStack, source_side: SourceSide) -> Supervisor:
-        """Start the processes of `source_side` until `stack` closes; a stop reaches them from now on."""
+        """Start the processes of `source_side`, which run until `stack` closes. From now on a stop reaches them."""
         supervisor = source_side.supervise(stack, run.leadership)
         with self._lock:
             self._supervisor = supervisor
@@ -393,7 +404,7 @@ class Pipeline:
 
 @contextmanager
 def _ending(keeper: StatusKeeper) -> Iterator[None]:
-    """Note in the status how the block ends."""
+    """Record in the status how the block ends."""
     try:
         yield
     except BaseException as error:
@@ -403,7 +414,7 @@ def _ending(keeper: StatusKeeper) -> Iterator[None]:
 
 
 def _end_with(error: BaseException) -> RunEnd:
-    """Return how a run ends that met `error`. A stop, and a caller that closes `epochs` early, count as done."""
+    """Return how a run ends after `error`. A stop, and a caller that closes `epochs` early, count as success."""
     if isinstance(error, KeyboardInterrupt):
         return RunEnd.now(ExitCode.INTERRUPTED)
     if not isinstance(error, Exception) or isinstance(error, StoppedWaitingError):

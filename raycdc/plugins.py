@@ -1,4 +1,4 @@
-"""Finds and loads sources, sinks and formats by their entry points, built-in ones and those of other packages.
+"""Finds and loads sources, sinks and formats by their entry points, both built-in ones and those of other packages.
 
 A package announces ``[project.entry-points."raycdc.sinks"] mything = "its.module:PLUGIN"`` where ``PLUGIN`` is a
 `Plugin`. The module must import quickly: it has the configuration model and the *name* of the factory, which is
@@ -20,7 +20,7 @@ from typing import Any
 
 from raycdc.errors import ConfigError
 
-#: Packages that only some plug-ins of raycdc's own need, and the extra that installs each.
+#: Packages that only some of raycdc's own plug-ins need, each with the extra that installs it.
 _EXTRAS = {
     "pyiceberg": "iceberg",
     "confluent_kafka": "kafka",
@@ -71,20 +71,20 @@ class Plugin:
     def create(self, config: Any, *given: Any) -> Any:
         """Import the factory and call it with `config` and the other arguments `given`.
 
-        An import that fails is a `ConfigError` naming the plug-in.
+        Raises `ConfigError` with the plug-in's name if the import fails.
         """
         return self._imported(self.factory)(config, *given)
 
     def init_questions(self) -> Any:
-        """The page that ``raycdc init`` asks. Raises `ConfigError` as `create` does."""
+        """Return the questions that ``raycdc init`` asks. Raises `ConfigError` as `create` does."""
         return self._imported(self.init)(self.name, self.config)
 
     def read_statement(self) -> Any:
-        """The function that `statements` names. Raises `ConfigError` as `create` does."""
+        """Return the function that `statements` names. Raises `ConfigError` as `create` does."""
         return self._imported(self.statements)
 
     def position_text(self) -> Any:
-        """The function that `positions` names. Raises `ConfigError` as `create` does."""
+        """Return the function that `positions` names. Raises `ConfigError` as `create` does."""
         return self._imported(self.positions)
 
     def _imported(self, key_path: str) -> Callable[..., Any]:
@@ -99,7 +99,9 @@ class Plugin:
 
 
 def missing_extra(module: str) -> str:
-    """A message about the extra to install for a missing `module`; empty if raycdc itself requires the module."""
+    """Return a message about the extra to install for a missing `module`; empty if raycdc itself requires
+    the module.
+    """
     extra = _EXTRAS.get(module.partition(".")[0])
     return f"needs a package that is not installed ({module}). Run: pip install 'raycdc[{extra}]'" if extra else ""
 
@@ -116,7 +118,10 @@ class PluginListing:
 
 
 def load_plugin(group: PluginGroup, plugin_type: str, *, key_path: str | None = None) -> Plugin:
-    """The plug-in for `plugin_type`. Raises `ConfigError` at `key_path` for an unknown or broken one."""
+    """Return the plug-in for `plugin_type`.
+
+    Raises `ConfigError` at `key_path` if it is unknown or cannot be loaded.
+    """
     at = f"{key_path or group.section + '.type'}: "
     found = _discover(group).get(plugin_type)
     if found is None:
@@ -131,7 +136,7 @@ def load_plugin(group: PluginGroup, plugin_type: str, *, key_path: str | None = 
 
 
 def list_plugins() -> list[PluginListing]:
-    """Every announced plug-in, broken ones included, in order of group and type."""
+    """Return every announced plug-in, including those that cannot be loaded, in order of group and type."""
     listings: list[PluginListing] = []
     for group in PluginGroup:
         for plugin_type, points in sorted(_discover(group).items()):
@@ -144,7 +149,7 @@ def list_plugins() -> list[PluginListing]:
 
 
 def third_parties() -> list[str]:
-    """The plug-ins that this process has imported and that are none of raycdc's own, each with its package."""
+    """Return the plug-ins of other packages that this process has imported, each with its package."""
     points = [point for group in PluginGroup for same in _discover(group).values() for point in same]
     return [
         f"{point.name} (package {_package(point)})"
@@ -154,7 +159,7 @@ def third_parties() -> list[str]:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``; did you mean "…"?`` or nothing."""
+    """Return ``; did you mean "…"?``, or an empty text if no known name is similar."""
     close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
 
@@ -170,14 +175,15 @@ def _discover(group: PluginGroup) -> dict[str, tuple[EntryPoint, ...]]:
     plugins: dict[str, tuple[EntryPoint, ...]] = {}
     for point in dict.fromkeys(entry_points(group=group.value)):
         same = plugins.get(point.name, ())
-        # A development install may be seen twice (project directory and site-packages): the same target is one plug-in.
+        # A development install may be found twice, in the project directory and in site-packages. The same target is
+        # one plug-in.
         if not any(other.value == point.value for other in same):
             plugins[point.name] = (*same, point)
     return plugins
 
 
 def _load(point: EntryPoint) -> Plugin | str:
-    """The plug-in, or a message about the reason why it does not load."""
+    """Return the plug-in, or a message that says why it cannot be loaded."""
     try:
         plugin = point.load()
     except Exception as cause:  # noqa: BLE001 - a third party's module may raise anything; the text goes to the user
@@ -188,7 +194,10 @@ def _load(point: EntryPoint) -> Plugin | str:
 
 
 def _broken(point: EntryPoint) -> str:
-    """The beginning of the message. To name the package is to read all that it says of itself."""
+    """Return the beginning of the message about a plug-in that cannot be loaded.
+
+    Called only for such plug-ins, because finding the name of the package reads all its metadata.
+    """
     return f"the plug-in {point.name!r} of {_package(point)} ({point.value}) is broken: "
 
 

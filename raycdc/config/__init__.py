@@ -1,4 +1,4 @@
-"""Typed configuration: TOML in, one immutable `PipelineConfig` out, or every problem at once."""
+"""Typed configuration: from TOML to one immutable `PipelineConfig`, or to an error with every problem."""
 
 from __future__ import annotations
 

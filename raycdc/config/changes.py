@@ -1,4 +1,4 @@
-"""The effect of changing a key of the configuration while a state exists: one table, which has every key.
+"""Lists the effect of changing each configuration key while a state exists.
 
 | class | effect of a key that differs from the state's |
 |---|---|
@@ -110,7 +110,7 @@ _SECTIONS: Mapping[str, Mapping[ConfigChangeClass, str]] = {
         "faults.acknowledged",
         ConfigChangeClass.NEW_STATE: "rows new_rows seed deletes alter_every",
     },
-    #: Of a message format, as ``source.format`` and ``sink.format`` have it.
+    #: The keys of a message format, in ``source.format`` and ``sink.format``.
     "format": {
         ConfigChangeClass.NEW_STATE: "type before_image case_sensitive metadata decimal binary time_unit",
         ConfigChangeClass.FREE: "columns tables include exclude on_error columns_max ddl include_schema tombstones",
@@ -144,7 +144,7 @@ _SECTIONS: Mapping[str, Mapping[ConfigChangeClass, str]] = {
     "sink:mongodb": {ConfigChangeClass.LOCATION: "uri record"},
 }
 
-#: The table, by section and key.
+#: The class of each key, by section and key.
 CLASSES: Mapping[tuple[str, str], ConfigChangeClass] = {
     (section, key): change
     for section, classes in _SECTIONS.items()
@@ -165,7 +165,7 @@ def listed_class(section: str, key: str) -> ConfigChangeClass | None:
 
 
 def class_of(section: str, key: str, field: FieldInfo | None) -> ConfigChangeClass:
-    """The class of a key, also of a third party's plug-in."""
+    """Return the class of a key, including keys of other packages' plug-ins."""
     if (listed := listed_class(section, key)) is not None:
         return listed
     extra = field.json_schema_extra if field is not None else None
@@ -182,7 +182,10 @@ _PLUGIN_SECTIONS = {PluginGroup.SOURCES: "source", PluginGroup.SINKS: "sink", Pl
 
 
 def declared_models() -> Iterator[tuple[str, type[BaseModel]]]:
-    """Each section with its model, as ``pipeline``, ``route``, ``sink:delta``; broken plug-ins have none."""
+    """Yield each section with its model, as ``pipeline``, ``route``, ``sink:delta``.
+
+    Plug-ins that cannot be loaded are left out.
+    """
     yield from COMMON_SECTIONS.items()
     for name, (_, model) in REPEATED_SECTIONS.items():
         yield name, model
@@ -204,17 +207,19 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
 
 
 def is_local_path(field: FieldInfo) -> bool:
-    """True if the key names a local folder or file, and refuses the URL of an object store."""
+    """Return True if the key names a local folder or file, and refuses the URL of an object store."""
     return _is_marked(field, LocalPath)
 
 
 def is_location(field: FieldInfo) -> bool:
-    """True if the key names a folder or file, local or on an object store."""
+    """Return True if the key names a folder or file, local or on an object store."""
     return _is_marked(field, LocalPath) or _is_marked(field, AnyLocation)
 
 
 def may_hold_secret(field: FieldInfo) -> bool:
-    """True if the key's value is never shown, because it is a secret or often holds one (``repr=False``)."""
+    """Return True if the value of the key is never shown, because it is a secret or often holds one
+    (``repr=False``).
+    """
     return not field.repr or Secret in leaf_types(field.annotation)
 
 
@@ -223,7 +228,7 @@ def _is_marked(field: FieldInfo, mark: type[LocalPath | AnyLocation]) -> bool:
 
 
 def leaf_types(annotation: Any) -> tuple[Any, ...]:
-    """The types that a value may have: a union's one by one."""
+    """Return the types that a value may have; those of a union are listed separately."""
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(leaf for part in get_args(annotation) for leaf in leaf_types(part))
     return leaf_types(get_args(annotation)[0]) if get_origin(annotation) is Annotated else (annotation,)

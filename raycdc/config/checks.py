@@ -11,11 +11,14 @@ from raycdc.errors import RaycdcError, SourceError
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One finding. `text` is the whole message, a sentence that names its subject; `name` is for ``check --json``.
+    """One finding.
 
-    `fix` is the remedy if it is not `ok`; one not `required` is a warning. `error` is the error with which a run would
-    end; one with `parks` concerns one table, which a run parks, and the others go on. A problem found is a result that
-    is not `ok`; a `SourceError` is raised if the source does not answer, and skips later checks.
+    `text` is the whole message, a sentence that names its subject; `name` is for ``check --json``.
+
+    `fix` is the remedy if the result is not `ok`. A result that is not `required` is a warning. `error` is the error
+    with which a run would end. With `parks`, the finding concerns one table, which a run parks while the other tables
+    go on. A problem found is a result that is not `ok`; a `SourceError` is raised if the source does not answer, and
+    skips later checks.
     """
 
     name: str
@@ -32,7 +35,7 @@ class CheckResult:
 
 
 def readable_on_the_way(address: str, hosts: Iterable[str], *, encrypted: bool, fix: str) -> list[CheckResult]:
-    """A warning where a connection goes beyond this machine and nothing encrypts it."""
+    """Return a warning if a connection leaves this machine and is not encrypted."""
     if encrypted or all(is_loopback(host) for host in hosts):
         return []
     text = f"The connection to {address} is not encrypted: passwords and rows can be read and changed on the way."

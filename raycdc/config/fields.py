@@ -37,7 +37,7 @@ TomlTable: TypeAlias = Mapping[str, TomlValue]
 
 
 def section_of(document: TomlTable, name: str) -> dict[str, TomlValue]:
-    """A copy of a section that may be changed; empty if there is none, or something else has its name."""
+    """Return a copy of a section that may be changed; empty if there is no table of that name."""
     section = document.get(name)
     return dict(section) if isinstance(section, Mapping) else {}
 
@@ -53,7 +53,7 @@ def texts_of(section: TomlTable, name: str) -> tuple[str, ...]:
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: More than any disk; and a span that the operating system can still wait for.
+#: Larger than any disk, and the longest time that the operating system can wait for.
 SIZE_MAX = 1 << 60
 SPAN_MAX = timedelta(days=36_500)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
@@ -66,8 +66,9 @@ class Options(BaseModel):
 
 
 class Secret:
-    """A text that never shows itself: ``repr`` and ``str`` are ``***``, pickling keeps it, and how it is read again
-    (`raycdc.core.secrets.newest`).
+    """A text that is not shown: ``repr`` and ``str`` return ``***``.
+
+    Pickling keeps the text and its references (`raycdc.core.secrets.newest`).
     """
 
     __slots__ = ("_text",)
@@ -76,7 +77,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself, for the one call that needs it."""
+        """Return the text itself, for the one call that needs it."""
         return self._text
 
     def __repr__(self) -> str:
@@ -111,7 +112,10 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Deprecated:
-    """A key that will go: `since` is the version that said so first, `instead` what to do, as a sentence."""
+    """A key that will be removed.
+
+    `since` is the first version that warned of it, `instead` says what to do, as a sentence.
+    """
 
     since: str
     instead: str
@@ -136,12 +140,13 @@ def option(
     deprecated: Deprecated | None = None,
     **constraints: Any,
 ) -> Any:
-    """Declare a key. Without `default` it is required.
+    """Declare a key.
 
-    `change` is for plug-ins of others: what changing the key means for a state (`raycdc.config.changes`).
-    With `init` the key is asked for by ``raycdc init`` although it has a default. One that is `deprecated` works, and
-    whoever sets it is warned.
-    `constraints` are pydantic's (``ge``, ``le``, ``min_length`` …).
+    Without `default` it is required.
+
+    `change` is for plug-ins of other packages: the effect of changing the key on a state (`raycdc.config.changes`).
+    With `init` the key is asked for by ``raycdc init`` although it has a default. A `deprecated` key works, but setting
+    it causes a warning. `constraints` are pydantic's (``ge``, ``le``, ``min_length`` …).
     """
     extra: JsonDict = {"unit": unit} if unit else {}
     if change:
@@ -149,7 +154,7 @@ def option(
     if init:
         extra["init"] = True
     if deprecated:
-        # JSON Schema's own word, by which editors strike the key through.
+        # JSON Schema's own keyword, for which editors strike the key through.
         extra |= {"deprecated": True, "since": deprecated.since, "instead": deprecated.instead}
     if isinstance(default, timedelta):
         extra["default"] = show_duration(default)
@@ -160,7 +165,10 @@ def option(
 
 
 def parse_size(value: object) -> int:
-    """Bytes from ``"256MiB"``, ``"64 kB"`` or a plain number. Raises ValueError with the accepted forms."""
+    """Return the bytes of ``"256MiB"``, ``"64 kB"`` or a plain number.
+
+    Raises ValueError with the accepted forms.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         number, unit = float(value), ""
     else:
@@ -177,7 +185,7 @@ def parse_size(value: object) -> int:
 
 
 def parse_duration(value: object) -> timedelta:
-    """A time span from ``"2s"``, ``"500ms"`` or ``"1h30m"``. A bare number is refused: it has no unit."""
+    """Return the time span of ``"2s"``, ``"500ms"`` or ``"1h30m"``. A number without a unit is refused."""
     if isinstance(value, timedelta):
         return value
     text = value.strip().lower() if isinstance(value, str) else ""
@@ -195,7 +203,7 @@ def parse_duration(value: object) -> timedelta:
 
 
 def show_size(size: int) -> str:
-    """The shortest exact spelling that `parse_size` reads back."""
+    """Return the shortest exact text for a size, as `parse_size` accepts it."""
     for name in ("TiB", "GiB", "MiB", "KiB"):
         if size % _SIZE_UNITS[name.upper()] == 0:
             return f"{size // _SIZE_UNITS[name.upper()]}{name}"
@@ -203,7 +211,7 @@ def show_size(size: int) -> str:
 
 
 def show_duration(span: timedelta) -> str:
-    """The shortest exact spelling that `parse_duration` reads back."""
+    """Return the shortest exact text for a duration, as `parse_duration` accepts it."""
     ms = round(span / timedelta(milliseconds=1))
     for unit in ("d", "h", "m", "s"):
         if ms % _DURATION_UNITS_MS[unit] == 0:
@@ -227,11 +235,11 @@ TablePattern = Annotated[str, AfterValidator(check_pattern)]
 
 
 class LocalPath:
-    """Marks a key that names a place in this machine's file system, where the URL of a store is refused."""
+    """A mark of keys that name a local file or folder, for which the URL of an object store is refused."""
 
 
 class AnyLocation:
-    """Marks a key that names a folder of this machine or a place on an object store."""
+    """A mark of keys that name a local folder or a location on an object store."""
 
 
 #: A folder of this machine, or the URL of a location on an object store (`raycdc.storage.url`).
@@ -243,7 +251,9 @@ FilePath = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 
 
 def flattened_texts(table: TomlTable) -> dict[str, str]:
-    """Dotted names and texts, as Spark and Kafka want their settings, of what TOML reads as nested and typed."""
+    """Return the nested, typed table that TOML reads as dotted names and texts, as Spark and Kafka expect their
+    settings.
+    """
     return {
         key: v if isinstance(v, str) else str(v).lower() if isinstance(v, bool) else str(v)
         for key, v in _flattened(table).items()
@@ -255,12 +265,14 @@ def _kept(value: str, checked: ValidatorFunctionWrapHandler) -> str:
     return value if isinstance(value, Renewed) else plain
 
 
-#: A text that may be a secret among others: it stays a `Renewed`.
+#: A text that may hold a secret: with a reference it stays a `Renewed`.
 KeptText = Annotated[str, WrapValidator(_kept)]
 
 
 def _flattened(table: TomlTable, prefix: str = "") -> dict[str, TomlValue]:
-    """TOML reads ``spark.driver.memory = "4g"`` as nested tables; Spark wants the dotted name."""
+    """Return nested tables as dotted names: TOML reads ``spark.driver.memory = "4g"`` as nested tables, Spark expects
+    the name.
+    """
     flat: dict[str, TomlValue] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):

@@ -1,8 +1,7 @@
 """The questions of ``raycdc init`` about one type of source or sink, and the section that it writes.
 
-Every plug-in has a page: this one, made from the model of its section, or a subclass that can ask the server more
-(`raycdc.plugins.Plugin.init`). A page answers from texts alone, as they were given by options or typed in; only
-`choices` connects.
+Every plug-in has an `InitQuestions`, made from the model of its section, or a subclass, which may also query the server
+(`raycdc.plugins.Plugin.init`). Answers are texts, given by options or typed in. Only `choices` connects to the server.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ Answers = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question. `name` is a key of the section, and the option ``--NAME`` or ``--answer NAME=VALUE``.
+    """A question about a source or sink.
+
+    `name` is a key of the section, and the option ``--NAME`` or ``--answer NAME=VALUE``.
 
     Without a `default` an answer is required. A question that is not `asked` is answered by an option or its default.
     """
@@ -43,12 +44,12 @@ class InitQuestions:
     A key with a default is included if its `option` has ``init=True``.
     """
 
-    #: The things that can be chosen, and the key of the section that lists them; a sink has no such key.
+    #: A noun for what can be chosen, and the key of the section that lists the choices; a sink has no such key.
     noun: ClassVar[str] = "Tables"
     chosen: ClassVar[str] = "tables"
-    #: The kind of ``raycdc sandbox`` that people can try such a source with.
+    #: The kind of ``raycdc sandbox`` in which people can try this source.
     trial: ClassVar[str] = ""
-    #: True if ``raycdc verify``, which reads the source's tables again, is mentioned.
+    #: True if the output mentions ``raycdc verify``, which reads the source's tables again.
     verified: ClassVar[bool] = False
 
     def __init__(self, plugin_type: str, model: type[Options]) -> None:
@@ -61,7 +62,7 @@ class InitQuestions:
         return self.chosen in self.model.model_fields
 
     def questions(self) -> tuple[Question, ...]:
-        """All questions, in the order of the section."""
+        """Return all questions, in the order of the section."""
         questions = []
         for name, key in self.model.model_fields.items():
             extra = key.json_schema_extra if isinstance(key.json_schema_extra, dict) else {}
@@ -83,7 +84,7 @@ class InitQuestions:
         return list(wanted)
 
     def section(self, answers: Answers, chosen: Sequence[str]) -> list[str]:
-        """Lines of TOML below ``[source]`` or ``[sink]``."""
+        """Return the lines of TOML below ``[source]`` or ``[sink]``."""
         lines = [f"type = {toml_text(self.type)}"]
         for question in self.questions():
             kind, value = self.model.model_fields[question.name].annotation, answers[question.name]
@@ -96,12 +97,12 @@ class InitQuestions:
         return lines
 
     def before_run(self, answers: Answers) -> list[str]:
-        """The things that people must do before a run, a line each."""
+        """Return what people must do before a run, one line each."""
         return self.unset(*(answers.get(question.name, "") for question in self.questions()))
 
     @staticmethod
     def unset(*texts: str) -> list[str]:
-        """The problems that keep the references in `texts` from being resolved, a line each."""
+        """Return the problems that keep the references in `texts` from being resolved, one line each."""
         resolver = ReferenceResolver(os.environ)
         for text in texts:
             resolver.resolve(text, ("init",))
@@ -112,7 +113,10 @@ class InitQuestions:
 
 
 def require_reference(text: str, flag: str, variable: str) -> None:
-    """Refuse a secret in plain text; `variable` is one that could hold it."""
+    """Raise `ConfigError` if `text` is a secret in plain text.
+
+    `variable` names an environment variable that could hold it.
+    """
     if not has_reference(text):
         raise ConfigError(
             f"{flag} has a password, which others can see on the command line and in the file. Put it into a variable:"
@@ -121,7 +125,10 @@ def require_reference(text: str, flag: str, variable: str) -> None:
 
 
 def secret_in(variable: str, what: str = "Password") -> Secret:
-    """The value of an environment variable; asked for once on a terminal where it is not set, else empty."""
+    """Return the value of an environment variable.
+
+    If it is not set, ask for it once on a terminal; elsewhere it is empty.
+    """
     value = os.environ.get(variable)
     if value is None and sys.stdin.isatty():
         value = _asked_for(variable, what)
@@ -130,20 +137,20 @@ def secret_in(variable: str, what: str = "Password") -> Secret:
 
 @cache
 def _asked_for(variable: str, what: str) -> str:
-    """Kept for the other questions of the command, and nowhere else."""
+    """Ask for a secret. The answer is kept in memory for the other questions of the command."""
     return getpass.getpass(f"{what} (not written to the file; {variable} is not set): ")
 
 
 def toml_line(setting: str, comment: str) -> str:
-    """A setting with a comment."""
+    """Return a setting followed by a comment."""
     return f"{setting:<40}  # {comment}"
 
 
 def toml_text(text: str) -> str:
-    """A TOML string: literal where it holds backslashes, as patterns do."""
+    """Return a TOML string: a literal one if it holds backslashes, as patterns do."""
     return f"'{text}'" if "\\" in text and "'" not in text else json.dumps(text, ensure_ascii=False)
 
 
 def toml_list(texts: Sequence[str]) -> str:
-    """A TOML list of strings."""
+    """Return a TOML list of strings."""
     return f"[{', '.join(map(toml_text, texts))}]"

@@ -1,4 +1,4 @@
-"""From a TOML file (or its parsed form) to a `PipelineConfig`, or to one `ConfigError` with every problem in it."""
+"""Loads a `PipelineConfig` from a TOML file or its parsed form, or raises one `ConfigError` with every problem."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from raycdc.core.secrets import KeyPath, ReferenceResolver, show_key_path
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 
-#: A larger file is no configuration; this also bounds reading from a device that never ends.
+#: A larger file is no configuration. The limit also bounds reading from a device that never ends.
 CONFIG_BYTES_MAX = 4 << 20
 
-#: Names of headers with credentials. Schemes of URLs that name a file of this machine, and hosts that are this machine.
+#: Schemes of URLs that name a file of this machine, and names of this machine.
 _OF_FILES = ("sqlite", "file")
 _OF_THIS_MACHINE = ("localhost", "::1")
 
 
 def _may_be_secret(text: str) -> bool:
-    """Return True if a value of a key that may hold a secret can be one.
+    """Return True if a value of a key that may hold a secret can be secret.
 
-    Of a URL that names a file or this machine, and no account, everybody who reads the configuration knows all there
-    is.
+    A URL without an account that names a file or this machine is not secret: the configuration's readers know all that
+    it says.
     """
     if "://" not in text:
         return bool(text)
@@ -96,7 +96,8 @@ def read_toml(path: Path) -> TomlTable:
         raise ConfigError(f"{path} is not UTF-8 text: {cause.reason} at byte {cause.start}") from cause
     except RecursionError as cause:
         raise ConfigError(f"{path} is not a configuration: its lists or tables are nested too deeply.") from cause
-    except ValueError as cause:  # TOML's own errors, and Python's: a number of 5,000 digits, a path with a NUL.
+    except ValueError as cause:
+        # TOML's own errors, and errors of Python, such as for a number of 5,000 digits or a path with a NUL.
         raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
 
 
@@ -108,12 +109,15 @@ def config_from_dict(data: Mapping[str, Any], *, environment: Mapping[str, str] 
 def state_sections(
     data: TomlTable, *, environment: Mapping[str, str] | None = None
 ) -> tuple[PipelineOptions, StorageOptions]:
-    """The sections that say where the state is; the rest need not be valid. Raises `ConfigError`."""
+    """Return the sections that say where the state is.
+
+    The other sections need not be valid. Raises `ConfigError`.
+    """
     return _Loader(data, os.environ if environment is None else environment).state_sections()
 
 
 def control_section(data: TomlTable, *, environment: Mapping[str, str] | None = None) -> ControlOptions:
-    """The section ``[control]``; the rest need not be valid. Raises `ConfigError`."""
+    """Return the section ``[control]``. The other sections need not be valid. Raises `ConfigError`."""
     alone: TomlTable = {"control": data.get("control", {})}
     return _Loader(alone, os.environ if environment is None else environment).control_section()
 
@@ -167,7 +171,10 @@ class _Loader:
                 self._problems.append(f"{name}: unknown section{hint or '. Known: ' + ', '.join(_SECTIONS)}")
 
     def _models(self) -> dict[str, type[Options]]:
-        """The model of every section, in the order problems are shown; a plug-in's only when its type is known."""
+        """Return the model of every section in the order of reported problems.
+
+        A plug-in's model is included if its type is known.
+        """
         models: dict[str, type[Options]] = {}
         for name in _SECTIONS:
             if name in COMMON_SECTIONS:
@@ -219,7 +226,7 @@ class _Loader:
         try:
             return model.model_validate(data)
         except (RecursionError, OverflowError):
-            # Raised by a validator's own computation: pydantic reports only its own errors and ValueErrors.
+            # Raised by the code of a validator: pydantic reports only its own errors and ValueErrors.
             self._problems.append(f"{name}: a value is too large, or too deeply nested, for what it stands for")
             return None
         except ValidationError as error:

@@ -63,7 +63,7 @@ class PipelineConfig:
         return self.ray.flight == "network"
 
     warnings: tuple[str, ...] = ()
-    #: The file that it was read from, if it was.
+    #: The file that the configuration was read from; None if it was made in Python.
     file: Path | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,11 +76,11 @@ class PipelineConfig:
             raise ConfigError(*problems)
 
     def router(self) -> Router:
-        """The routes: the target of every table."""
+        """Return the routes, which give the target of every table."""
         return Router([options.route() for options in self.routes], self.pipeline.route_mode)
 
     def masked(self) -> Masks:
-        """The masks that readers apply."""
+        """Return the masks that readers apply."""
         return Masks([options.mask() for options in self.masks])
 
     @property
@@ -106,19 +106,19 @@ class PipelineConfig:
 
     @property
     def spark_from_bytes(self) -> int:
-        """Spark writes epochs from this size on; 0: every epoch."""
+        """Return the size of an epoch from which Spark writes it; 0: Spark writes every epoch."""
         if self.spark.from_bytes is not None:
             return self.spark.from_bytes
         return 0 if self.pipeline.engines == "always" else FROM_BYTES
 
     @property
     def state_key(self) -> StateKey | None:
-        """The key that encrypts masked values which the state must remember; None if there is none."""
+        """Return the key that encrypts masked values which the state must remember; None if there is none."""
         key = self.pipeline.state_key
         return StateKey(key.reveal()) if key else None
 
     def transformed(self) -> Transforms:
-        """The transforms of every table's rows, and the lookups that add columns to them."""
+        """Return the transforms of every table's rows, and the lookups that add columns to them."""
         lookups = [options.lookup(number) for number, options in enumerate(self.lookups)]
         return Transforms([options.transform() for options in self.transforms], lookups)
 
@@ -155,7 +155,7 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
     "traces": TracesOptions,
 }
 
-#: Sections that may come several times, and the fields of `PipelineConfig` that hold them.
+#: Sections that may be repeated, and the fields of `PipelineConfig` that hold them.
 REPEATED_SECTIONS: dict[str, tuple[str, type[Options]]] = {
     "mask": ("masks", MaskOptions),
     "transform": ("transforms", TransformOptions),

@@ -1,7 +1,9 @@
-"""MongoDB's connection strings, parsed without a server and without showing secrets. Pure.
+"""MongoDB's connection strings, parsed without a server and without showing secrets, and the types of documents'
+fields.
 
-Types of documents' fields as the configuration names them; `raycdc.connectors.mongodb.layout` has the values that they
-accept and return.
+Pure.
+
+Types are named as in the configuration; `raycdc.connectors.mongodb.layout` has the values that they accept and return.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ _ESCAPED = "with the characters / ? # @ : % of user and password written as %XX"
 
 @dataclass(frozen=True, slots=True)
 class MongoDbUri:
-    """`where` is for people: the scheme and the hosts, nothing else. `secrets` must be in no message, longest first."""
+    """A parsed connection string.
+
+    `where` is its scheme and hosts, for people. `secrets`, longest first, must be in no message.
+    """
 
     where: str
     secrets: tuple[str, ...]
@@ -44,7 +49,8 @@ def parse_mongodb_uri(uri: str) -> MongoDbUri:
     user, _, names = hosts[0].rpartition("@")
     nodes = [(name, None) for name in names.split(",")] if scheme == _SRV else _nodes(uri)
     if scheme == _SRV:
-        # The driver would ask the name servers; the user's part is written in the same way.
+        # The driver would query name servers. The user and password follow the same rules as in a plain connection
+        # string.
         _nodes(f"mongodb://{hosts[0]}")
     where = scheme + ",".join(_shown(host, port) for host, port in nodes)
     password = user.partition(":")[2]
@@ -53,7 +59,7 @@ def parse_mongodb_uri(uri: str) -> MongoDbUri:
 
 
 def open_hosts(uri: str) -> list[str]:
-    """The hosts of a valid connection string that are reached without TLS; empty if the driver encrypts."""
+    """Return the hosts of a valid connection string that are reached without TLS; empty if the driver encrypts."""
     if uri.startswith(_SRV):
         return ["a mongodb+srv host"] if re.search(r"[?&](tls|ssl)=false", uri, re.IGNORECASE) else []
     from pymongo.uri_parser import parse_uri
@@ -67,12 +73,12 @@ def _nodes(uri: str) -> list[tuple[str, int | None]]:
         from pymongo.errors import PyMongoError
         from pymongo.uri_parser import parse_uri
     except ImportError:
-        return []  # an optional extra: connecting reports that it is missing
+        return []  # pymongo is an optional extra: connecting reports that it is missing.
 
     try:
         return list(parse_uri(uri, validate=True, warn=False)["nodelist"])
     except (PyMongoError, ValueError) as cause:
-        # Not its text: it may quote the string.
+        # The text of the error is left out, because it may quote the connection string.
         raise ValueError(
             f"is no connection string that the driver takes ({type(cause).__name__}): it looks like {_EXAMPLE}, "
             f"{_ESCAPED}"
@@ -95,7 +101,7 @@ _SIMPLE = {
     "day": LogicalType(TypeKind.DATE, native="day"),
     "string": LogicalType(TypeKind.STRING, native="string"),
     "objectId": LogicalType(TypeKind.STRING, native="objectId"),
-    # Other databases have a uuid, too.
+    # The binary subtype is the same as for the uuid of other databases.
     "uuid": LogicalType(TypeKind.STRING, native="binData(4)"),
     "json": LogicalType(TypeKind.JSON, native="json"),
 }
@@ -104,12 +110,12 @@ _BINARY = re.compile(r"binData(?:\(\s*(\d{1,3})\s*\))?")
 
 
 def type_names() -> tuple[str, ...]:
-    """Every type that the configuration may name, those with parameters once."""
+    """Return every type that the configuration may name. Types with parameters are listed once."""
     return (*_SIMPLE, "decimal(12,2)", "binData")
 
 
 def parse_type(text: str) -> LogicalType:
-    """A type as the configuration names it. Raises ValueError with the ones there are."""
+    """Return the type that the configuration names by `text`. Raises ValueError with the known types."""
     if text in _SIMPLE:
         return _SIMPLE[text]
     if (decimal := _DECIMAL.fullmatch(text)) is not None:
@@ -124,6 +130,6 @@ def parse_type(text: str) -> LogicalType:
 
 
 def subtype_of(logical: LogicalType) -> int:
-    """The subtype that a column of binary data takes."""
+    """Return the subtype of BSON binary data that a column takes."""
     match = _BINARY.fullmatch(logical.native)
     return int(match[1] or 0) if match else 0

@@ -21,7 +21,7 @@ def problems_of(
     redacted: set[KeyPath],
     elsewhere: Mapping[str, str],
 ) -> Iterator[tuple[KeyPath, str]]:
-    """Each problem as (place, text).
+    """Return each problem as (place, text).
 
     Values at `redacted` places are not shown; `elsewhere` maps key → right section.
     """
@@ -32,7 +32,7 @@ def problems_of(
 
 
 def deprecated_keys(options: BaseModel, key_path: KeyPath) -> Iterator[str]:
-    """A warning for each key that is set and will go (`raycdc.config.fields.Deprecated`)."""
+    """Return a warning for each key that is set and deprecated (`raycdc.config.fields.Deprecated`)."""
     for name, field in type(options).model_fields.items():
         if name not in options.model_fields_set:
             continue
@@ -45,7 +45,7 @@ def deprecated_keys(options: BaseModel, key_path: KeyPath) -> Iterator[str]:
 
 
 def show_value(value: Any) -> str:
-    """A value as TOML would spell it, shortened."""
+    """Return a value as TOML would spell it, shortened."""
     match value:
         case str():
             text = f'"{value}"'
@@ -102,7 +102,7 @@ _EXPECTED = {
 }
 
 
-#: Keys that development versions had, and what says the same now.
+#: Keys that earlier development versions had, and what to write instead.
 _BEFORE = {
     "pipeline.start_in_process": 'write engines = "auto" instead of true, engines = "always" instead of false',
 }
@@ -137,7 +137,7 @@ def _example(model: type[BaseModel], key_path: KeyPath) -> str:
 
 
 def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    """The model of the table at `path` inside `model`'s section."""
+    """Return the model of the table at `path` inside `model`'s section."""
     for part in path:
         field = model.model_fields.get(str(part))
         inner = None if field is None else next((t for t in _leaf_types(field.annotation) if _is_model(t)), None)

@@ -30,14 +30,14 @@ _INTRODUCTION = (
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a whole configuration; source and sink are chosen by their ``type``."""
+    """Return the JSON Schema (2020-12) of a whole configuration. Source and sink are chosen by their ``type``."""
     sections: dict[str, Any] = {name: (model, model()) for name, model in COMMON_SECTIONS.items() if name != "pipeline"}
     sections["pipeline"] = (COMMON_SECTIONS["pipeline"], ...)
     for name, group in (("source", PluginGroup.SOURCES), ("sink", PluginGroup.SINKS)):
         sections[name] = (Union[*(model for _, model in _plugin_models(group))], ...)
     for name, (_, repeated) in REPEATED_SECTIONS.items():
         sections[name] = (types.GenericAlias(tuple, (repeated, ...)), ())
-    # One model for the whole, so that shared definitions are in the place that references name.
+    # One model for the whole configuration, so that shared definitions are where the references point.
     whole = create_model("raycdc pipeline", __base__=Options, **sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole.model_json_schema()}
 
@@ -57,7 +57,7 @@ def reference_page() -> str:
 
 
 def format_sections() -> list[str]:
-    """The options of each format, as parts of a page."""
+    """Return the options of each format, as parts of a page."""
     parts = []
     for model, types_ in _format_models().items():
         named = ", ".join(f'"{format_type}"' for format_type in types_)
@@ -72,7 +72,7 @@ def _plugin_models(group: PluginGroup) -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def _format_models() -> dict[type[BaseModel], list[str]]:
-    """Each model of formats' options, with the formats that have it: most have the same."""
+    """Return each model of formats' options with the formats that have it; most formats have the same."""
     models: dict[type[BaseModel], list[str]] = {}
     for format_type, model in _plugin_models(PluginGroup.FORMATS):
         models.setdefault(model, []).append(format_type)

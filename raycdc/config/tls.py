@@ -1,6 +1,6 @@
-"""Encryption of connections to databases: the options that sources and sinks share.
+"""Encryption of connections to databases, with the options that sources and sinks share, and checks of HTTP addresses.
 
-Addresses of receivers over HTTP, as a configuration has them: of webhooks, and of collectors of traces.
+The addresses are those of webhooks and of collectors of traces, as the configuration has them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from raycdc.config.fields import FilePath, Options, option
 
 
 class TlsMode(StrEnum):
-    """How a connection is encrypted. ``AUTO``: not on loopback or a socket, ``VERIFY_IDENTITY`` elsewhere."""
+    """The encryption of a connection.
+
+    ``AUTO`` is ``DISABLED`` on loopback or a socket, and ``VERIFY_IDENTITY`` elsewhere.
+    """
 
     AUTO = "auto"
     DISABLED = "disabled"
@@ -22,7 +25,7 @@ class TlsMode(StrEnum):
     VERIFY_IDENTITY = "verify-identity"
 
     def resolved(self, host: str) -> TlsMode:
-        """Return the mode itself, and for ``AUTO`` the one for `host`; a socket is passed as ``localhost``."""
+        """Return the mode itself, or for ``AUTO`` the one for `host`; a socket is passed as ``localhost``."""
         if self is not TlsMode.AUTO:
             return self
         return TlsMode.DISABLED if is_loopback(host) else TlsMode.VERIFY_IDENTITY
@@ -31,12 +34,12 @@ class TlsMode(StrEnum):
 class TlsOptions(Options):
     """Encryption of the connections. Default: none on loopback, verify-identity elsewhere."""
 
-    mode: TlsMode = option(TlsMode.AUTO, help="How much of the server's certificate is checked.")
+    mode: TlsMode = option(TlsMode.AUTO, help="How strictly the server's certificate is checked.")
     ca: FilePath | None = option(None, help="File with the certificate authorities to trust.", example="ca.pem")
     allow_public_key_retrieval: bool = option(
         False,  # noqa: FBT003 - the default
-        help="MySQL without TLS, beyond this machine: whether the password may be sent encrypted with an RSA key that "
-        "the server sends. Whoever stands in between can send a key of their own.",
+        help="For MySQL without TLS on another machine: allow sending the password encrypted with an RSA key that "
+        "the server sends. An attacker in between can send a key of their own.",
     )
 
 
@@ -51,7 +54,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_url(url: str) -> tuple[SplitResult, str]:
-    """The parts of a URL, and its host, which is empty if the text is no URL in ASCII that could be asked."""
+    """Return the parts of a URL, and its host, which is empty if the text is not a valid URL in ASCII."""
     try:
         parts = urlsplit(url)
         host = "" if parts.port == 0 else parts.hostname or ""
@@ -61,12 +64,12 @@ def split_url(url: str) -> tuple[SplitResult, str]:
 
 
 def is_plain_elsewhere(url: str) -> bool:
-    """Return True if others could read data sent there: over plain HTTP, and to another machine."""
+    """Return True if others could read data sent to the URL: over plain HTTP, and to another machine."""
     parts, host = split_url(url)
     return parts.scheme == "http" and not is_loopback(host)
 
 
 def server_of(url: str) -> str:
-    """Scheme and host, for people: a path may hold a token."""
+    """Return scheme and host, for messages: a path may hold a token."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"

@@ -2,7 +2,7 @@
 
 A thread reports the work that it begins (`ActivityTracker.doing`); code below it reports what it waits for (`note`), or
 progress (`moved`), without knowing the tracker. All of this is per batch, statement or file, never per row.
-`ActivityTracker.stalled` lists work without progress for a while; readers send it with their heartbeats, and
+`ActivityTracker.stalled` lists work that made no progress for a while; readers send it with their heartbeats, and
 `raycdc.observe.watch.watchdog` reports it.
 
 | stage | of | is stalled while |
@@ -33,16 +33,19 @@ from enum import StrEnum
 
 from raycdc.core.threads import THREADS, Threads
 
-#: Work stalled for less time is not reported, which keeps heartbeats small.
+#: Work that is stalled for a shorter time is not reported, which keeps heartbeats small.
 STANDS_S = 1.0
-#: The most of a note that is kept.
+#: The maximum length of a note.
 _NOTE_MAX = 160
-#: The part of a statement from which on it may have values of rows.
+#: The beginning of the part of a statement that may contain values of rows.
 _VALUES = re.compile(r"\s(?:WHERE|VALUES|SET|LIMIT|HAVING)\b.*|['(].*", re.IGNORECASE | re.DOTALL)
 
 
 class Stage(StrEnum):
-    """See the module's docstring. The names are a promise to programs (`raycdc.observe.events`)."""
+    """The stage of some work; see the module's docstring.
+
+    The names are a promise to programs (`raycdc.observe.events`).
+    """
 
     OPEN = "open"
     ASK = "ask"
@@ -62,8 +65,8 @@ class Stage(StrEnum):
 class Stalled:
     """Work without progress for `seconds`: its `stage`, and the names of its `table` and `split` (empty: none).
 
-    `doing` describes it in words; `note` is the present statement or error (empty: none). A plain value, which messages
-    carry.
+    `doing` describes it in words; `note` is the present statement or error (empty: none). The value is sent in
+    messages.
     """
 
     stage: str
@@ -76,7 +79,9 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class EpochPart:
-    """The part of an epoch that some work does: the `epoch`, its `rows` and `bytes`, and the number of `targets`."""
+    """The part of an epoch that a piece of work does: the `epoch`, its `rows` and `bytes`, and the number
+    of `targets`.
+    """
 
     epoch: int
     rows: int
@@ -86,8 +91,9 @@ class EpochPart:
 
 @dataclass(frozen=True, slots=True)
 class EndedPart:
-    """A part of an epoch that is over, from when to when in nanoseconds of the wall clock, and the class of the `error`
-    that ended it (empty: none).
+    """A finished part of an epoch, with its begin and end in nanoseconds of the wall clock.
+
+    `error` is the class of the error that ended it (empty: none).
     """
 
     part: EpochPart
@@ -100,7 +106,7 @@ class EndedPart:
 
 @dataclass(slots=True, eq=False)
 class _Activity:
-    """Something that a thread does. Only that thread changes it, so that nothing needs a lock."""
+    """Something that a thread does. Only that thread changes it, so no lock is needed."""
 
     stage: Stage
     table: str
@@ -113,7 +119,7 @@ class _Activity:
 
 
 class _Here(threading.local):
-    """The works of a thread, the innermost last, each with the clock of its board."""
+    """The activities of a thread, the innermost last, each with the clock of its tracker."""
 
     def __init__(self) -> None:
         self.running: list[tuple[_Activity, Threads]] = []
@@ -136,21 +142,24 @@ class ActivityTracker:
         self.around: Callable[[], str] = lambda: ""
         self._around = ""
         self._around_s = 0.0
-        #: When a work ended last.
+        #: The time at which an activity last ended.
         self._ended_s = 0.0
-        #: The number of progress reports: batches of chunks that came, work that ended.
+        #: The number of progress reports: batches of chunks that came, and activities that ended.
         self.moves = 0
-        #: Called by the thread of each part of an epoch that is over; it returns at once, and raises nothing.
+        #: Called at the end of each part of an epoch, by the thread that did it. It must return immediately and raise
+        #: nothing.
         self.on_part: Callable[[EndedPart], None] | None = None
 
     def __repr__(self) -> str:
-        return f"Board({[(work.stage, work.table, work.split) for work in self._list()]})"
+        return f"ActivityTracker({[(work.stage, work.table, work.split) for work in self._list()]})"
 
     @contextmanager
     def doing(
         self, stage: Stage, does: str, *, table: str = "", split: str = "", part: EpochPart | None = None
     ) -> Iterator[None]:
-        """Track the calling thread's work within the block; `does` is a verb with its object, for people.
+        """Track the calling thread's work within the block.
+
+        `does` is a verb with its object, for people.
 
         `part` is passed to `on_part`.
         """
@@ -166,7 +175,7 @@ class ActivityTracker:
             _here.running.pop()
             self._ended(work)
             if part is not None and self.on_part is not None:
-                # By two clocks: the wall's may be set in the meantime.
+                # Uses two clocks, because the wall clock may be set while the work runs.
                 ended_ns, took_ns = time.time_ns(), int((self._threads.now_s() - began_s) * 1e9)
                 self.on_part(EndedPart(part, stage, table, ended_ns - took_ns, ended_ns, error))
 
@@ -177,12 +186,12 @@ class ActivityTracker:
         return RecurringActivity(work, self._threads, lambda: self._ended(work))
 
     def came(self) -> None:
-        """A batch came: `moved` for the thread's work, and for who waits for others to move."""
+        """Report that a batch came: progress of the thread's work, and of everything that `moves` is watched for."""
         self.moves += 1
         moved()
 
     def stalled(self) -> tuple[Stalled, ...]:
-        """The works that have not moved for `STANDS_S`, in any order."""
+        """Return the activities without progress for `STANDS_S`, in any order."""
         now_s = self._threads.now_s()
         running = [work for work in self._list() if now_s - work.moved_s >= STANDS_S and not work.rests]
         if not running:
@@ -198,7 +207,9 @@ class ActivityTracker:
         return tuple(found)
 
     def moved_last_s(self) -> float:
-        """Return when a work last began, moved or ended, by the clock of its threads; 0 before the first."""
+        """Return the time at which an activity last began, moved or ended, by the clock of its threads; 0 before the
+        first.
+        """
         running = self._list()
         if running:
             self._surroundings(self._threads.now_s())
@@ -216,7 +227,7 @@ class ActivityTracker:
             self._ended_s = self._threads.now_s()
 
     def _surroundings(self, now_s: float) -> str:
-        """The words of `around`, with the time when they were others last."""
+        """Return the present text of `around`, and note the time if it has changed."""
         if (words := self.around()) != self._around:
             self._around, self._around_s = words, now_s
         return self._around
@@ -227,7 +238,7 @@ class ActivityTracker:
 
 
 class RecurringActivity:
-    """A work of one thread that rests between its turns, except for a `failing` that lasts beyond them."""
+    """An activity of one thread that rests between its turns, except while it is `failing`."""
 
     def __init__(self, work: _Activity, threads: Threads, end: Callable[[], None]) -> None:
         self._work = work
@@ -235,11 +246,11 @@ class RecurringActivity:
         self.close = end
 
     def __repr__(self) -> str:
-        return f"Lasting({self._work})"
+        return f"RecurringActivity({self._work})"
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Note that this thread does the work during the block."""
+        """Mark this thread as doing the activity during the block."""
         work = self._work
         if not work.troubled:
             work.moved_s, work.rests = self._threads.now_s(), False
@@ -281,7 +292,7 @@ def failing(words: str) -> None:
 
 
 def over() -> None:
-    """Say that it succeeded, or is given up."""
+    """Report that the retried work succeeded, or that it was given up."""
     if _here.running:
         _here.running[-1][0].troubled = False
         note("")

@@ -17,18 +17,18 @@ _left: list[Future[Any]] = []
 
 
 def leave(work: Future[Any]) -> None:
-    """`work` ends by itself. Callable from any thread."""
+    """Keep track of `work`, which the ended run leaves to end by itself. Callable from any thread."""
     with _lock:
         _left.append(work)
 
 
 def now() -> Sequence[Future[Any]]:
-    """Return the work that has not ended yet."""
+    """Return the work of ended runs that has not ended yet."""
     with _lock:
         _left[:] = [work for work in _left if not work.done()]
         return tuple(_left)
 
 
 def wait_for(left: Sequence[Future[Any]]) -> None:
-    """Return when all of `left` has ended, ignoring its errors."""
+    """Wait until all work in `left` has ended. Its errors are ignored."""
     wait(left)

@@ -24,24 +24,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-#: Names a file with authorities in place of the system's, to OpenSSL and to the clients of object stores.
+#: The environment variable that names a file with authorities, in place of the system's, for OpenSSL and for clients of
+#: object stores.
 CA_VARIABLE = "SSL_CERT_FILE"
-#: For each of the two connections.
+#: The timeout of each of the two connections.
 _TIMEOUT_S = 5.0
 _EXPIRED, _NOT_YET_VALID, _REVOKED = 10, 9, 23
 _OTHER_NAME = (62, 64)
-#: The signer is not trusted; this includes a signature by another key of the same name (7).
+#: OpenSSL's numbers for a signer that is not trusted, including a signature by another key of the same name (7).
 _UNKNOWN_SIGNER = (2, 7, 18, 19, 20, 21, 24, 27)
 _NAMES_MAX = 6
 _POSTGRES_REQUEST = struct.pack(">II", 8, 80877103)
-#: Protocol 4.1, secure connection and TLS.
+#: Capabilities of MySQL's handshake: protocol 4.1, secure connection and TLS.
 _MYSQL_TLS = 0x800
 _MYSQL_FLAGS = 0x200 | 0x8000 | _MYSQL_TLS
 _MYSQL_REQUEST = struct.pack("<IIB23x", _MYSQL_FLAGS, 1 << 24, 45)
 
 
 class Opening(Enum):
-    """How a connection turns to TLS: at once, or after words of the protocol."""
+    """How a connection turns to TLS: immediately, or after messages of the database's protocol."""
 
     AT_ONCE = "at once"
     POSTGRESQL = "postgresql"
@@ -50,8 +51,11 @@ class Opening(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsServer:
-    """A server as a client with these settings meets it. `ca`: file or folder of authorities; None: the system's.
-    `ca_key` is where the configuration names it, and `host_key` where it has the host, for advice.
+    """The address and TLS settings of a server, as a client uses them.
+
+    `ca` is a file or folder of authorities; None: the system's.
+
+    For advice, `ca_key` is the configuration key of `ca`, and `host_key` is that of the host.
     """
 
     host: str
@@ -92,7 +96,7 @@ def certificate_fault(server: TlsServer) -> str:
 
 
 def first_fault(servers: Iterable[TlsServer]) -> str:
-    """The fault of the first of `servers` that has one, with its address."""
+    """Return the fault of the first of `servers` that has one, with its address."""
     for server in servers:
         if fault := certificate_fault(server):
             return f"{server.host}:{server.port}: {fault}"
@@ -102,7 +106,7 @@ def first_fault(servers: Iterable[TlsServer]) -> str:
 def _message(server: TlsServer, cause: ssl.SSLCertVerificationError, certificate: Certificate) -> str:
     code, names = cause.verify_code, _names(certificate)
     if code == _EXPIRED:
-        # OpenSSL checks each certificate of the chain: this may be the server's own, or its authority's.
+        # OpenSSL checks each certificate of the chain, so the fault may be in the server's own or in its authority's.
         ended = certificate.not_valid_after_utc
         return (
             f"Its certificate (for {names}) has expired: it was valid until {ended:%Y-%m-%d %H:%M} UTC. Renew it on "
@@ -134,7 +138,7 @@ def _message(server: TlsServer, cause: ssl.SSLCertVerificationError, certificate
 
 
 def _certificate(server: TlsServer, context: ssl.SSLContext) -> Certificate:
-    """The certificate that the server shows under the checks of `context`."""
+    """Return the certificate that the server shows under the checks of `context`."""
     from cryptography.x509 import load_der_x509_certificate
 
     with socket.create_connection((server.host, server.port), _TIMEOUT_S) as plain:
@@ -147,7 +151,7 @@ def _certificate(server: TlsServer, context: ssl.SSLContext) -> Certificate:
 
 
 def _ask_for_tls(plain: socket.socket, opening: Opening) -> None:
-    """`OSError` or ValueError where the server does not turn to TLS."""
+    """Send the protocol's request for TLS. Raises `OSError` or `ValueError` if the server does not turn to TLS."""
     if opening is Opening.POSTGRESQL:
         plain.sendall(_POSTGRES_REQUEST)
         if plain.recv(1) != b"S":
@@ -155,10 +159,11 @@ def _ask_for_tls(plain: socket.socket, opening: Opening) -> None:
     elif opening is Opening.MYSQL:
         header = _exactly(plain, 4)
         greeting = _exactly(plain, int.from_bytes(header[:3], "little"))
-        # After the server's version come thread, salt and filler, then the lower half of its capabilities.
+        # After the server's version come the thread's number, the salt and a filler, then the lower half of the
+        # capabilities.
         at = greeting.index(0, 1) + 1 + 13
         if not int.from_bytes(greeting[at : at + 2], "little") & _MYSQL_TLS:
-            raise ValueError("no TLS")  # The server does not accept TLS.
+            raise ValueError("no TLS")
         plain.sendall(struct.pack("<I", len(_MYSQL_REQUEST))[:3] + b"\x01" + _MYSQL_REQUEST)
 
 
@@ -173,7 +178,9 @@ def _exactly(plain: socket.socket, count: int) -> bytes:
 
 
 def _names(certificate: Certificate) -> str:
-    """The names for which it is, a few of them; their characters are those of others."""
+    """Return a few of the names for which the certificate is valid, escaped, because their characters may
+    be anything.
+    """
     from cryptography.x509 import DNSName, ExtensionNotFound, IPAddress, SubjectAlternativeName
     from cryptography.x509.oid import NameOID
 
@@ -194,7 +201,10 @@ def _signer(certificate: Certificate) -> str:
 
 
 def endpoint(address: str, port: int) -> tuple[str, int]:
-    """Host and port of ``host``, ``host:port``, ``[v6]:port`` or ``scheme://host:port``; `port` if there is none."""
+    """Return host and port of ``host``, ``host:port``, ``[v6]:port`` or ``scheme://host:port``.
+
+    Without a port in the text, `port` is returned.
+    """
     text = address.strip().rpartition("://")[2].partition("/")[0]
     host, _, digits = text.rpartition(":")
     with suppress(ValueError):

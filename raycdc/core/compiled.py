@@ -38,7 +38,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: NamedTuples whose machine words a function remembers; each keeps its arrays alive.
+#: The number of NamedTuples whose machine words a function remembers; each keeps its arrays alive.
 _TUPLES_REMEMBERED = 4
 _LOOPS_IMPORT = re.compile(rb"^from (raycdc[\w.]*_loops) import", re.MULTILINE)
 _NATIVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -46,17 +46,18 @@ _lock = threading.RLock()
 
 
 def njit(function: Function) -> Function:
-    """A compiled function that Python may call."""
+    """Return `function` compiled, callable from Python."""
     return cast("Function", CompiledFunction(function))
 
 
 def helper(function: Function) -> Function:
-    """A function that is compiled into its callers; calling it from Python runs it as plain Python."""
+    """Mark a function that is compiled into its callers. Called from Python, it runs as plain Python."""
     return cast("Function", _Helper(function))
 
 
 def inlined(function: Function) -> Function:
-    """A `helper` whose code is copied into each caller: for the innermost loops, where a call costs more than its work.
+    """Mark a `helper` whose code is copied into each caller, for innermost loops, where a call costs more than its
+    work.
 
     A call passes each array as seven words, so a function that is called per row or value should be inlined.
     """
@@ -64,15 +65,17 @@ def inlined(function: Function) -> Function:
 
 
 def external(name: str, signature: str) -> Any:
-    """A function of the C library, ``external("strtod", "float64(voidptr, int64)")``, for use in compiled functions."""
+    """Return a function of the C library, ``external("strtod", "float64(voidptr, int64)")``, for use in compiled
+    functions.
+    """
     return _External(name, signature)
 
 
 def load(data: Any, at: Any, bits: Any) -> Any:  # noqa: ARG001  only its type is of use
-    """An unsigned little-endian number of 16, 32 or 64 `bits` (a literal) at ``data[at]`` as int64, in one load.
+    """Return an unsigned little-endian number of 16, 32 or 64 `bits` (a literal) at ``data[at]`` as int64, in one load.
 
-    For compiled functions only; bounds are the caller's business. Indexing byte by byte costs a check for negative
-    indices each time, which keeps LLVM from merging the loads.
+    For compiled functions only. The caller checks the bounds. Indexing byte by byte costs a check for negative indices
+    each time, which keeps LLVM from merging the loads.
     """
     raise TypeError("load works in compiled functions only")
 
@@ -104,7 +107,7 @@ def cache_directory() -> Path:
 
 @functools.cache
 def _sources_digest(module: str) -> str:
-    """Digest of a module's source and of the ``*_loops`` modules it imports, however far."""
+    """Return a digest of a module's source and of all ``*_loops`` modules that it imports, directly or indirectly."""
     texts: dict[str, bytes] = {}
     pending = [module]
     while pending:
@@ -120,7 +123,7 @@ def _sources_digest(module: str) -> str:
 
 
 class _Helper:
-    """Shows numba a dispatcher, and everyone else the plain function."""
+    """A helper: numba sees a dispatcher, all other code sees the plain function."""
 
     def __init__(self, function: Callable[..., Any], *, inline: bool = False) -> None:
         self._function = function
@@ -138,7 +141,7 @@ class _Helper:
 
 
 class _External:
-    """Shows numba a function of the C library."""
+    """A function of the C library, as numba sees it."""
 
     def __init__(self, name: str, signature: str) -> None:
         self._name = name
@@ -152,7 +155,7 @@ class _External:
 
 
 class _Intrinsic:
-    """Shows numba an instruction sequence of `raycdc.core.compiled_build`."""
+    """An instruction sequence of `raycdc.core.compiled_build`, as numba sees it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -176,7 +179,7 @@ copy = _intrinsic(copy)
 
 
 class CompiledFunction(_Helper):
-    """One function, compiled for all the argument types it was called with."""
+    """One function, compiled for each combination of argument types that it was called with."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -184,7 +187,7 @@ class CompiledFunction(_Helper):
         self._packed: dict[int, tuple[Any, Any, list[int]]] = {}
 
     def __call__(self, *args: Any) -> Any:
-        """Run the machine code for these types, making or loading it first if need be."""
+        """Run the machine code for these types. It is loaded or compiled first if necessary."""
         block: list[int] = []
         tags = tuple([self._pack_tuple(v, block) if isinstance(v, tuple) else _pack(v, block) for v in args])
         variant = self._variants.get(tags)
@@ -198,9 +201,10 @@ class CompiledFunction(_Helper):
         return memory[0] if results == 1 else tuple(memory[:results])
 
     def _pack_tuple(self, value: tuple[Any, ...], block: list[int]) -> Any:
-        """`_pack` of a NamedTuple, remembered: it comes back call after call, and its arrays cannot move.
+        """Append the machine words of a NamedTuple to `block`, and return its tags.
 
-        The memory holds the tuple itself, so that its identity is not reused, and few of them.
+        Both are remembered, because the same tuple is passed again and again, and its arrays cannot move. The cache
+        holds the tuple itself, so that its identity is not reused. It holds only a few.
         """
         known = self._packed.get(id(value))
         if known is None:
@@ -232,7 +236,7 @@ class CompiledFunction(_Helper):
 
 
 def _pack(value: Any, block: list[int]) -> Any:
-    """Append the value's machine words to `block`; returns its type as JSON-able tags."""
+    """Append the value's machine words to `block`. Returns its type as JSON-able tags."""
     if isinstance(value, np.ndarray):
         interface = value.__array_interface__
         if interface["strides"] is not None:
@@ -261,7 +265,7 @@ def _engine() -> Any:
 
 
 def target_machine() -> Any:
-    """Code generation for this CPU, as just-in-time code."""
+    """Return LLVM's code generator for this CPU, for just-in-time code."""
     import llvmlite.binding as llvm
 
     return llvm.Target.from_default_triple().create_target_machine(

@@ -1,8 +1,10 @@
-"""Compile one function for one set of types with numba, into an object file. Imported on a cache miss only.
+"""Compile one function for one set of types with numba, into an object file.
 
-The function is wrapped in an adapter with one argument, a block of machine words: pointer and shape of each array,
-and the integers, in order. The adapter rebuilds arrays and NamedTuples, calls the function, and writes its results to
-the front of the block. LLVM's final module of the adapter holds everything it calls.
+Imported on a cache miss only.
+
+The function is wrapped in an adapter with one argument, a block of machine words: pointer and shape of each array, and
+the integers, in order. The adapter rebuilds arrays and NamedTuples, calls the function, and writes its results to the
+front of the block. The final LLVM module of the adapter contains all functions that it calls.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from numba.extending import intrinsic
 
 from raycdc.core import compiled
 
-#: numba is typed here and there only.
+#: Only parts of numba have type hints.
 numba: Any = typed_numba
 types: Any = typed_numba.types
 cgutils: Any = typed_cgutils
@@ -33,20 +35,20 @@ sigutils: Any = typed_sigutils
 JITCodeLibrary: Any = TypedJITCodeLibrary
 JITCPUCodegen: Any = TypedJITCPUCodegen
 
-#: numba's types refer to dispatchers weakly.
+#: Keeps dispatchers alive, because numba's types refer to them weakly.
 _dispatchers: list[Any] = []
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
 def dispatcher_type(function: Callable[..., Any], *, inline: bool = False) -> Any:
-    """The numba type of a global that holds a compiled function."""
+    """Return the numba type of a global that holds a compiled function."""
     dispatcher = numba.njit(**_OPTIONS, forceinline=inline)(function)
     _dispatchers.append(dispatcher)
     return types.Dispatcher(dispatcher)
 
 
 def external_type(name: str, signature: str) -> Any:
-    """The numba type of a global that holds a function of the C library."""
+    """Return the numba type of a global that holds a function of the C library."""
     args, result = sigutils.normalize_signature(signature)
     return types.ExternalFunction(name, result(*args))
 
@@ -87,28 +89,28 @@ def _copy(_context: Any, source: Any, at: Any, target: Any, to: Any, count: Any)
 
 
 def _pointer(context: Any, builder: Any, signature: Any, args: Any, first: int) -> Any:
-    """Pointer to byte ``args[first + 1]`` of the array ``args[first]``."""
+    """Return a pointer to byte ``args[first + 1]`` of the array ``args[first]``."""
     array = context.make_array(signature.args[first])(context, builder, args[first])
     start = builder.bitcast(array.data, llvmlite.ir.IntType(8).as_pointer())
     return builder.gep(start, [args[first + 1]])
 
 
 def intrinsic_type(name: str) -> Any:
-    """The numba type of a global that holds `compiled.load` or `compiled.copy`."""
+    """Return the numba type of a global that holds `compiled.load` or `compiled.copy`."""
     context = cpu_target.typing_context
     context.refresh()
     return context.resolve_value_type({"load": _load, "copy": _copy}[name])
 
 
 class _Source:
-    """Builds the adapter's text."""
+    """The builder of the adapter's source text."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"carray": numba.carray, "address": _address}
         self.at = 0
 
     def expression(self, value: Any) -> str:
-        """The text that rebuilds `value` from the block."""
+        """Return the text that rebuilds `value` from the block."""
         if isinstance(value, np.ndarray):
             first = self.at
             self.at += 1 + value.ndim
@@ -123,7 +125,7 @@ class _Source:
         return f"block[{self.at - 1}]"
 
     def adapter(self, function: Any, args: tuple[Any, ...], results: int) -> Callable[..., Any]:
-        """The adapter as a Python function."""
+        """Return the adapter as a Python function."""
         self.at = 0
         self.names["function"] = function
         call = f"function({', '.join(self.expression(value) for value in args)})"
@@ -140,7 +142,9 @@ class _Source:
 
 
 def build(function: compiled.CompiledFunction, args: tuple[Any, ...], symbol: str) -> bytes:
-    """Header line (JSON: number of results, runtime symbols to stub) and object code with the entry `symbol`."""
+    """Return a header line (JSON: the number of results, the runtime symbols to stub) and object code with the entry
+    `symbol`.
+    """
     dispatcher = function._numba_type_.dispatcher
     with _one_optimization():
         results = _results(dispatcher, args)
@@ -156,9 +160,11 @@ def build(function: compiled.CompiledFunction, args: tuple[Any, ...], symbol: st
 
 @contextmanager
 def _one_optimization() -> Iterator[None]:
-    """Let LLVM optimize the adapter only, which by then holds all it calls, and make no machine code on the way.
+    """Let LLVM optimize only the adapter, which by then contains every function it calls, and make no machine code
+    before that.
 
-    Numba does both for every helper too, and again for each helper that calls it: several times the work.
+    By default, numba optimizes each helper too, and again for each helper that calls it, which is several times the
+    work.
     """
     optimize = JITCodeLibrary._optimize_final_module
     finish = JITCodeLibrary._finalize_final_module
@@ -172,7 +178,7 @@ def _one_optimization() -> Iterator[None]:
         library._finalized = True
 
     def no_environment(_codegen: Any, _name: str, _environment: Any) -> None:
-        """Do nothing: without machine code there is no place for a function's environment."""
+        """Do nothing, because a function's environment has no place where no machine code is made."""
 
     set_environment = JITCPUCodegen.set_env
     JITCodeLibrary._optimize_final_module = optimize_adapter
@@ -187,7 +193,7 @@ def _one_optimization() -> Iterator[None]:
 
 
 def _results(dispatcher: Any, args: tuple[Any, ...]) -> int:
-    """Compile for typing's sake and count the results."""
+    """Infer the types of the function, and return the number of its results."""
     arguments = tuple(types.int64 if isinstance(a, int | np.integer) else _array_type(a) for a in args)
     dispatcher.compile(arguments)
     result = dispatcher.overloads[arguments].signature.return_type

@@ -8,7 +8,7 @@ previous attempt at the earliest |
 | … and that attempt fails temporarily | threads that waited for their turn get the same error, and pause like it \
 (`raycdc.core.retry`) |
 
-Every connection that we open ourselves is opened within `TRIES.at`. A client library that connects by itself, and calls
+Every connection that we open ourselves is opened within `TRIES.at`. A client library that connects by itself, but calls
 us before, waits in `TRIES.space` (`raycdc.clients.mongodb`); librdkafka has settings of its own.
 """
 
@@ -24,7 +24,7 @@ from raycdc.core.retry import SPACING_S
 from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import RaycdcError
 
-#: A server that answered so short a time ago is not asked again whether it does.
+#: If a server answered less than this time ago, other threads connect without waiting.
 FRESH_S = 0.25
 #: An attempt that takes longer does not block others: its server accepts connections but does not answer.
 TURN_S = 15.0
@@ -35,13 +35,13 @@ class _Server:
     """The state of one server. Guarded by the lock of its `Tries`."""
 
     answered_s: float = float("-inf")
-    #: When the next try may begin, and until when the one under way has the turn.
+    #: The time at which the next attempt may begin, and until which the present attempt has its turn.
     next_s: float = float("-inf")
     turn_until_s: float = float("-inf")
     #: The number of failures so far, and the last one.
     failures: int = 0
     failure: BaseException | None = None
-    #: Set, and replaced, with each news.
+    #: Set, and replaced by a new event, after each change.
     changed: threading.Event = field(default_factory=threading.Event)
 
 
@@ -82,7 +82,7 @@ class Tries:
             self._notify(server)
 
     def space(self, address: str) -> None:
-        """Wait until this thread may try. Only `answered` reports the result."""
+        """Wait until this thread may try to connect. Only `answered` reports the result."""
         with self._lock:
             server = self._servers.setdefault(address, _Server())
             may_s = max(server.next_s, self._threads.now_s())
@@ -108,7 +108,7 @@ class Tries:
         self._servers = {}
 
     def _wait(self, server: _Server) -> float:
-        """Return when this thread may try, with the time."""
+        """Wait until this thread may try, and return the time."""
         with self._lock:
             seen = server.failures
         while True:
@@ -127,7 +127,7 @@ class Tries:
             self._threads.wait(changed, may_s - now_s)
 
     def _notify(self, server: _Server) -> None:
-        """The turn is over."""
+        """End the turn of the present attempt, and wake the waiting threads."""
         server.turn_until_s = float("-inf")
         server.changed.set()
         server.changed = threading.Event()

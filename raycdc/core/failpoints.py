@@ -3,9 +3,9 @@
 A place that can be left out (`left_out`) knows the action ``skip`` as well.
 
 Set ``RAYCDC_FAILPOINTS="after_seal=kill@3,before_commit=stop"`` and ``RAYCDC_FAILPOINT_DIR`` to a directory all
-processes of the job share. ``@n`` means the n-th time one process reaches the point (default 1). The process that
-acts first leaves ``<name>.hit`` (holding its pid) there, and no other process, nor its own successor, acts again.
-Without the variables `reach` is a comparison and one access to a dictionary.
+processes of the job share. ``@n`` means the n-th time one process reaches the point (default 1). The process that acts
+first writes ``<name>.hit`` (with its pid) into the directory; after that, neither another process nor its own successor
+acts again. Without the variables `reach` is a comparison and one access to a dictionary.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: Every place by its name, with the code that has it. A place that only some connectors or sinks have is never reached
+#: The names of all points, grouped by the code that has them. A point of only some connectors or sinks is not reached
 #: with others.
 POINTS = (
-    # The reader of the log, whatever the source: it has opened a chunk.
+    # The log reader of any source has opened a chunk.
     "after_open",
-    # The same reader, with a catch-up stream: it has passed on a unit; its tables have joined the log; both streams are
+    # The log reader with a catch-up stream: it has passed on a unit; its tables have joined the log; both streams are
     # open again.
     "while_catching_up",
     "after_join",
     "after_open_anew",
-    # The MySQL connector's reader of chunks, and no other connector's.
+    # The MySQL connector's reader of chunks.
     "before_select",
     "after_select",
     "after_high_watermark",
-    # Every incremental source's reader of a chunk: it has reported to the log that the chunk was read.
+    # Any incremental source's reader of a chunk: it has reported to the log reader that the chunk was read.
     "after_close",
-    # Every reader, of any source.
+    # Any reader of any source.
     "before_seal",
     "after_seal",
     # The coordinator.
@@ -48,9 +48,9 @@ POINTS = (
     "after_schema",
     # The driver's writer of epochs, and the Kafka sink's own.
     "before_commit",
-    # Every sink, right before its rows are there.
+    # Every sink, immediately before its rows become visible.
     "in_commit",
-    # Lakes: a commit names its files, and their existence was not checked yet.
+    # Lakes: a commit names its files before their existence was checked.
     "before_look",
     # The Kafka sink's transactions.
     "after_parts",
@@ -66,21 +66,22 @@ POINTS = (
     # The driver's record of commits.
     "before_park_reported",
     "after_record",
-    # The driver that takes a command about a table: before it ends the readers, and when its answer is durable.
+    # The driver that accepts a command about a table: before it ends the readers, and when its answer is durable.
     "before_command",
     "after_command",
     # Every file of a state that is written in several parts.
     "half_written",
-    # A state on an object store: the objects of the new root are written, and then the root.
+    # A state on an object store: the objects of the new root are written before the root itself.
     "before_root",
     "after_root",
-    # A state that is copied or moved: the new location is marked; everything is copied; the old location is barred.
+    # A state that is copied or moved: the new location is marked; everything is copied; the old location is closed to
+    # writers.
     "after_marked",
     "after_copied",
     "after_barred",
-    # The supervisor, before it ends a reader that the coordinator gave up.
+    # The supervisor, before it ends a reader that the coordinator has given up.
     "end_fenced",
-    # The hand-over of a run that began in process: Ray and Spark are up; the driver's own readers have ended; the
+    # The promotion of a run from in-process engines: Ray and Spark are up; the driver's own readers have ended; the
     # actors may start.
     "before_hand_over",
     "in_hand_over",
@@ -91,7 +92,7 @@ POINTS = (
 
 
 class FailpointError(RuntimeError):
-    """Raised by the action ``raise``."""
+    """The error that the action ``raise`` raises."""
 
 
 def _parse(text: str) -> dict[str, tuple[str, int]]:
@@ -108,18 +109,21 @@ def _parse(text: str) -> dict[str, tuple[str, int]]:
 _plan = _parse(os.environ.get("RAYCDC_FAILPOINTS", ""))
 _listener: Callable[[str], None] | None = None
 _reached: dict[str, int] = {}
-#: One point acts at a time: two threads at their points would leave two marks of a single death.
+#: Only one point acts at a time. Otherwise two threads at different points would leave two marks of one death.
 _acting = threading.Lock()
 
 
 def plan_again() -> None:
-    """Read the plan from the environment again, as at a process's start."""
+    """Read the plan from the environment again, as at the start of a process."""
     global _plan, _reached
     _plan, _reached = _parse(os.environ.get("RAYCDC_FAILPOINTS", "")), {}
 
 
 def reach(name: str) -> None:
-    """Tell that the process is at `name`; acts when a test asked for it. Callable from any thread."""
+    """Report that the process has reached the point `name`; act if a test asked for it.
+
+    Callable from any thread.
+    """
     if _listener is not None:
         _listener(name)
     if name in _plan:
@@ -128,7 +132,10 @@ def reach(name: str) -> None:
 
 
 def left_out(name: str) -> bool:
-    """Do `reach`; return True if the caller must leave out its next step, this once (action ``skip``)."""
+    """Report the point `name` like `reach`.
+
+    Returns True if the caller must leave out its next step once (action ``skip``).
+    """
     if name not in _plan:
         return False
     with _acting:
@@ -137,7 +144,7 @@ def left_out(name: str) -> bool:
 
 @contextmanager
 def heard(listener: Callable[[str], None]) -> Iterator[None]:
-    """Within the block `listener` is called wherever this process reaches a place, on the thread that does."""
+    """Call `listener` wherever this process reaches a point within the block, on the thread that reaches it."""
     global _listener  # noqa: PLW0603
     before, _listener = _listener, listener
     try:
@@ -148,8 +155,9 @@ def heard(listener: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def planned(name: str, *, count: int, folder: Path) -> Iterator[None]:
-    """Within the block `FailpointError` is raised, once, when this process reaches `name` for the `count`-th time.
-    `folder` takes the mark that says that it was.
+    """Raise `FailpointError` once within the block, when this process reaches `name` for the `count`-th time.
+
+    The mark of the point is written to `folder`.
     """
     global _plan, _reached
     before = _plan, _reached, os.environ.get("RAYCDC_FAILPOINT_DIR")
@@ -166,7 +174,7 @@ def planned(name: str, *, count: int, folder: Path) -> Iterator[None]:
 
 
 def _act(name: str, verb: str, count: int) -> bool:
-    """Act if it is time; whether the action was ``skip``."""
+    """Act if it is time. Returns True if the action is ``skip``."""
     _reached[name] = _reached.get(name, 0) + 1
     if _reached[name] < count:
         return False
@@ -189,7 +197,8 @@ def _kill() -> None:
 
 
 def _stop() -> None:
-    # A signal to the process may be left to another thread, and this one would go on until that is scheduled.
+    # A signal to the process may be delivered to another thread, and this thread would go on until that one is
+    # scheduled.
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 

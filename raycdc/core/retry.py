@@ -1,11 +1,9 @@
 """Retries: one policy of pauses for everything that is unreachable, and one way to report the outage.
 
-Only this module retries: a source, a sink, a disk or a process that ended is tried again after pauses that grow
-exponentially to a limit, each with a random extra, so that processes that failed together do not return together. (M.
-Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.) `raycdc.core.connection_attempts` limits the
-attempts at one server.
-
-Clock and randomness are those of `raycdc.core.threads`, so a simulation controls them.
+Only this module retries. If a source, sink, disk or process fails, it is tried again after a pause. Pauses grow
+exponentially to a limit, and each has a random extra, so that processes that failed together do not return together.
+(M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.) `raycdc.core.connection_attempts` limits
+the attempts at one server. Clock and randomness are those of `raycdc.core.threads`, so a simulation controls them.
 """
 
 from __future__ import annotations
@@ -21,16 +19,17 @@ from raycdc.errors import RaycdcError
 
 T = TypeVar("T")
 
-#: No server is tried more often than twice a second: a starting server is not kept busy, and logs stay readable.
+#: The shortest time between two attempts at a server: a starting server is not kept busy, and logs stay readable.
 SPACING_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The pauses of one row of failures: the first, by how much each is longer than the one before, and the longest.
+    """The pauses between attempts in one series of failures: the first, the factor by which each is longer than the one
+    before, and the longest.
 
-    Each is longer by up to the share `jitter`, never shorter. `retry_s` is how long a row may take from its first
-    failure on: longer than a database takes to restart or to fail over.
+    Each pause is longer by a random part of up to `jitter`, never shorter. `retry_s` is the longest time from the first
+    failure of a series to its last retry; it is longer than a database takes to restart or to fail over.
     """
 
     first_s: float = SPACING_S
@@ -65,7 +64,7 @@ class Backoff:
         return self._began_s is None
 
     def failed(self, now_s: float) -> float | None:
-        """Seconds to pause after a failure at `now_s`; None when the row has lasted too long."""
+        """Return the seconds to pause after a failure at `now_s`; None if the series has lasted too long."""
         policy = self._policy
         if self._began_s is None:
             self._began_s = now_s
@@ -78,9 +77,10 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Something that waiting may end: `text` says what and where, `advice` what people can do meanwhile.
+    """An outage that may end without a change by the user.
 
-    `kind` is the error that it becomes when it lasts.
+    `text` says what failed and where, `advice` what people can do meanwhile. `kind` is the class of the error that is
+    raised if the outage lasts too long.
     """
 
     text: str
@@ -88,11 +88,11 @@ class Outage:
     kind: type[RaycdcError]
 
     def message(self, policy: RetryPolicy = POLICY) -> str:
-        """Return the message for people when the waiting begins."""
+        """Return the message for people at the beginning of the outage."""
         return f"{self._sentence}. It is tried again for {policy.retry_s / 60:.0f} minutes; {self.advice}."
 
     def error(self) -> RaycdcError:
-        """The end of the waiting."""
+        """Return the error to raise when the outage has lasted too long."""
         return self.kind(
             f"{self._sentence}. {self.advice[0].upper()}{self.advice[1:]}, and start again; nothing is lost."
         )
@@ -103,7 +103,9 @@ class Outage:
 
 
 class Retrier:
-    """Retries calls during an outage. `stopping` ends the waiting; `notify` is called once per outage.
+    """A caller of functions that retries them during an outage.
+
+    `stopping` ends the waiting; `notify` is called once per outage.
 
     Thread-safe; each call has its own series of failures.
     """

@@ -1,4 +1,6 @@
-"""Resolves references in configuration texts, by which secrets are kept outside of the configuration.
+"""Resolves references in configuration texts.
+
+They keep secrets outside of the configuration.
 
 | reference | is |
 |---|---|
@@ -30,7 +32,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Self
 
-#: Tables and lists inside of each other; no option has more than a few.
+#: The greatest depth of nested tables and lists; no option needs more than a few levels.
 DEPTH_MAX = 32
 #: The largest file of a secret or certificate.
 FILE_BYTES_MAX = 1 << 20
@@ -46,20 +48,22 @@ PLUGINS = "raycdc.secrets"
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(\w*):([^}]*)\}")
 
-#: Those whose text may change while a process runs.
+#: Kinds of references whose value may change while a process runs.
 _CHANGING = ("file", "command", "plugin")
 
 KeyPath = tuple[str | int, ...]
 
 
 class Renewed(str):
-    """A text as resolved from `template` when the configuration was read. Picklable.
+    """A text that was resolved from `template` when the configuration was read.
+
+    Picklable.
 
     It is used like any other text; `newest` resolves it again.
     """
 
     template: str
-    #: True if it was sent by another process, the driver, which had logged in with it before.
+    #: True if the text was sent by another process, the driver, which had logged in with it before.
     sent: bool
 
     def __new__(cls, text: str, template: str = "", *, sent: bool = False) -> Self:
@@ -68,7 +72,7 @@ class Renewed(str):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The value that this process read last, which may be newer than the text.
+        # Sends the value that this process read last, which may be newer than the text.
         return _sent, (_LAST.get(self.template, (str(self), frozenset()))[0], self.template)
 
     def __copy__(self) -> Self:
@@ -83,7 +87,9 @@ def _sent(text: str, template: str) -> Renewed:
 
 
 def newest(text: str) -> str:
-    """Return `text` with its references resolved again; other texts are returned unchanged.
+    """Return `text` with its references resolved again.
+
+    A text without references is returned unchanged.
 
     The previous value in this process is returned if a reference cannot be read (on another machine, or at this
     moment), or has become empty (a file that is being written). May block: see `ANSWER_TIMEOUT_S`. Thread-safe.
@@ -100,24 +106,27 @@ def newest(text: str) -> str:
 
 
 def read_again(texts: Iterable[object]) -> None:
-    """Let the `Renewed` among `texts` be sent to other processes as their references give them now."""
+    """Read the references in `texts` again, so that other processes are sent their present values."""
     for text in texts:
         if isinstance(text, Renewed):
             newest(text)
 
 
 def as_private(text: str) -> str:
-    """Return the present value of `text` and its template, for the private file of a task (`from_private`)."""
+    """Return the present value of `text` and its template, for the private file of a task.
+
+    `from_private` reads it.
+    """
     return json.dumps([newest(text), text.template if isinstance(text, Renewed) else ""])
 
 
 def from_private(content: str) -> str:
-    """The text of `as_private`."""
+    """Return the text that `as_private` wrote."""
     text, template = json.loads(content)
     return _sent(text, template) if template else str(text)
 
 
-#: The last value of each template in this process, and which of its references were empty.
+#: The last value of each template in this process, and the names of its references that were empty.
 _LAST: dict[str, tuple[str, frozenset[str]]] = {}
 
 
@@ -130,7 +139,7 @@ class _Answers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: By kind and argument: the time of the call, and its result, which may be pending.
+        #: By kind and argument: the time of the call, and its result, which may still be pending.
         self._kept: dict[tuple[str, str], tuple[float, Future[str]]] = {}
 
     def get(self, kind: str, argument: str, ask: Callable[[str], str]) -> str:
@@ -150,7 +159,7 @@ class _Answers:
         try:
             answer.set_result(ask(argument))
         except BaseException as cause:
-            # The next one who comes asks again; an interrupt is for this thread alone.
+            # The next caller asks again; an interrupt is for this thread alone.
             with self._lock:
                 self._kept.pop(key, None)
             answer.set_exception(cause if isinstance(cause, ValueError) else ValueError("was interrupted"))
@@ -165,7 +174,7 @@ class _Calls:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: By reference: since when it is under way.
+        #: By reference: the start time of the call in progress, and its result.
         self._under_way: dict[str, tuple[float, Future[object]]] = {}
 
     def made(self, words: str, call: Callable[[], object]) -> Future[object]:
@@ -214,9 +223,10 @@ _CALLS = _Calls()
 
 
 class ReferenceResolver:
-    """Resolves the references of one configuration.
+    """A resolver of the references of one configuration.
 
-    Afterwards it has the `problems`, the `locations` that had any, and the `empty` references of those that may change.
+    After `resolve` it has the `problems`, the `locations` of texts with references, and the names of `empty` references
+    whose value may change.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -226,7 +236,10 @@ class ReferenceResolver:
         self.empty: set[str] = set()
 
     def resolve(self, value: Any, key_path: KeyPath = ()) -> Any:
-        """`value` with all references in its texts replaced; ones that cannot be become problems."""
+        """Return `value` with all references in its texts replaced.
+
+        References that cannot be resolved are added to the problems.
+        """
         if len(key_path) > DEPTH_MAX:
             self._problem(key_path[:4], f"tables and lists are nested more than {DEPTH_MAX} deep here")
             return None
@@ -242,7 +255,9 @@ class ReferenceResolver:
                 return value
 
     def _text(self, text: str, key_path: KeyPath) -> str:
-        """`text`, unless it can be no path, name, address or password of anything."""
+        """Return `text` without characters that no path, name, address or password can have; they are added to the
+        problems.
+        """
         if "\0" in text:
             self._problem(
                 key_path, "holds a NUL character (\\u0000), which no path, name, address or password may have"
@@ -288,7 +303,7 @@ class ReferenceResolver:
         try:
             return _ANSWERS.get(kind, argument, ask)
         except ValueError as cause:
-            # Only our own text is shown: the text of a command or function may contain the secret.
+            # Only our own text is shown, because the text of a command's or function's error may contain the secret.
             self._problem(key_path, f"${{{kind}:{argument.partition(' ')[0]} …}} {cause}")
             return ""
 
@@ -340,7 +355,7 @@ def _printed(words: str) -> str:
 
 
 def _answered(words: str) -> str:
-    """Return a function's result. Raises `ValueError` with only the name of the function's error."""
+    """Return the result of a function. Raises `ValueError` with only the class name of the function's error."""
     name, _, argument = words.partition(" ")
     try:
         if ":" in name:
@@ -355,7 +370,7 @@ def _answered(words: str) -> str:
         known = ", ".join(sorted({point.name for point in entry_points(group=PLUGINS)})) or "none"
         raise ValueError(f"is neither one plug-in of the group {PLUGINS} ({known}) nor module:function") from None
     call = _CALLS.made(words, partial(function, argument.strip()))
-    if (failed := call.exception()) is not None:  # its text may hold the secret
+    if (failed := call.exception()) is not None:  # The text may hold the secret.
         raise ValueError(f"failed with {type(failed).__name__}")
     answer = call.result()
     if not isinstance(answer, str):
@@ -383,7 +398,7 @@ def has_reference(text: str) -> bool:
 
 
 def show_key_path(key_path: KeyPath) -> str:
-    """``("source", "tables", 0)`` as ``source.tables[0]``."""
+    """Return ``("source", "tables", 0)`` as ``source.tables[0]``."""
     text = ""
     for part in key_path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

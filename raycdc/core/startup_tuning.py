@@ -1,9 +1,9 @@
-"""Processes that must be up quickly do without pandas, and without looking for garbage while they read a state.
+"""Makes processes start quickly: without pandas, and without garbage collection while they read a state.
 
-pyarrow imports pandas, when it is installed, at the first conversion of a Python list: a third of a second of CPU that
-readers, the coordinator, runs with ``--local`` and inspection commands would spend for nothing. Python looks through
-all objects there are for cycles again and again while very many are made: that is half of the time in which the state
-of 100,000 tables is read, and a state has no cycles.
+pyarrow imports pandas, if it is installed, at the first conversion of a Python list. That costs a third of a second of
+CPU, for nothing, in readers, the coordinator, runs with ``--local`` and inspection commands. The garbage collector goes
+through all objects again and again while very many are made. That is half of the time in which the state of 100,000
+tables is read, and a state has no cycles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _NoPandas(MetaPathFinder):
 def without_pandas() -> None:
     """Make pyarrow work without pandas in this process; other code may still import pandas.
 
-    No effect if pyarrow has checked for pandas already: it checks once per process.
+    Has no effect if pyarrow has already checked for pandas, because it checks once per process.
     """
     import pyarrow as pa
 
@@ -46,7 +46,7 @@ def without_pandas() -> None:
 def collect_seldom() -> None:
     """Run the garbage collector less often, in a process that makes and frees very many objects without cycles.
 
-    In a coordinator it would take a seventh of the time otherwise (measured at 1,000 readers).
+    In a coordinator it would otherwise take a seventh of the time (measured with 1,000 readers).
     """
     gc.set_threshold(*_SELDOM)
 

@@ -1,8 +1,8 @@
 """Secrets for tasks that must not appear in their arguments: passwords, addresses with one, keys of stores.
 
-They are in files of the driver's user (`raycdc.state.files.folder.private_file`), which tasks on the same machine read.
-For tasks on other machines, Spark sends the content with the function and not with its arguments, and their process
-keeps it in memory only.
+They are kept in files of the driver's user (`raycdc.state.files.folder.private_file`), which tasks on the same machine
+read. For tasks on other machines, Spark sends the content with the function and not with its arguments, and their
+process keeps it in memory only.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ _sent: dict[str, str] = {}
 
 
 def private_text(path: str) -> str:
-    """Return the content of a private file, as it was sent here or read on this machine. Raises `OSError` otherwise."""
+    """Return the content of a private file, either as it was sent to this process or as read on this machine.
+
+    Raises `OSError` if there is neither.
+    """
     return _sent[path] if path in _sent else Path(path).read_text(encoding="utf-8")
 
 
 def all_private(folder: Path) -> dict[str, str]:
-    """The content of each private file of `folder`, by its path; others may write there meanwhile."""
+    """Return the content of each private file of `folder`, by its path.
+
+    Other processes may write there meanwhile.
+    """
     if not folder.is_dir():
         return {}
     found: dict[str, str] = {}
     for path in folder.iterdir():
-        # A file gets its final name last, so it may be gone under its first name.
+        # A file is renamed to its final name at the end, so it may be gone under its first name.
         with suppress(FileNotFoundError):
             if path.is_file():
                 found[str(path)] = path.read_text(encoding="utf-8")
@@ -33,5 +39,5 @@ def all_private(folder: Path) -> dict[str, str]:
 
 
 def take_private(texts: Mapping[str, str]) -> None:
-    """Keep the content of another machine's files, for `private_text`."""
+    """Keep the content of files of another machine, so that `private_text` finds it."""
     _sent.update(texts)

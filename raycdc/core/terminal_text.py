@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-#: C0 and C1 controls; marks and overrides of direction; characters without width; separators of lines; surrogates.
+#: C0 and C1 controls; direction marks and overrides; characters without width; line separators; surrogates.
 _UNPRINTABLE = (
     r"\x00-\x1f\x7f-\x9f"
     r"\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -17,22 +17,24 @@ _UNPRINTABLE = (
 )
 _IN_NAMES = re.compile(f"[{_UNPRINTABLE}]")
 _IN_TEXTS = re.compile(f"(?![\n\t])[{_UNPRINTABLE}]")
-#: The escapes that both Python and JSON have.
+#: The escapes that Python and JSON have in common.
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def printable(name: str) -> str:
-    """A name, or anything else that is no more than a part of a line."""
+    """Return `text`, a name or another part of a line, with unsafe characters escaped."""
     return _IN_NAMES.sub(_escape, name)
 
 
 def printable_text(text: str, *, indent: str = "") -> str:
-    """A text that may have several lines; those after the first begin with `indent`."""
+    """Return a text of one or more lines with unsafe characters escaped; lines after the first begin with `indent`."""
     return _IN_TEXTS.sub(_escape, text).replace("\n", f"\n{indent}")
 
 
 def printable_json(dumped: str) -> str:
-    """A JSON text as ``json.dumps`` makes it, which lets through all but the first of these characters."""
+    """Return a text of ``json.dumps`` with unsafe characters escaped; ``json.dumps`` itself escapes only controls and
+    surrogates.
+    """
     return _IN_TEXTS.sub(lambda invalid: f"\\u{ord(invalid[0]):04x}", dumped)
 
 

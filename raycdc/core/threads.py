@@ -1,8 +1,8 @@
-"""The clock, the chance and the threads of a process, as a value that is handed in.
+"""The clock, randomness and threads of a process, as a value that is passed to the code that needs them.
 
-A simulation hands in others, so that one seed decides the time, every random choice, and which thread runs next. For
-that, code that got this value takes no other clock, chance or thread: it waits for a thread by the future that `pool`
-gives, and for time by `wait`.
+A simulation passes its own, so that one seed decides the time, every random choice, and which thread runs next. Code
+that gets this value must therefore use no other clock, randomness or thread: it waits for a thread by the future that
+`pool` returns, and for time by `wait`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Joinable(Protocol):
 
 
 class Threads:
-    """Those of this process."""
+    """The real clock, randomness and threads of this process."""
 
     def now_s(self) -> float:
-        """Seconds that only ever grow."""
+        """Return seconds of a clock that never goes back."""
         return time.monotonic()
 
     def chance(self) -> float:

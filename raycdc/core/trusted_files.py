@@ -1,8 +1,10 @@
-"""Code files that this process loads or sends: only files that no one but its own user and root can have written.
+"""Reads and writes code files that this process loads or sends.
+
+Only files that nobody but its user and root can have written are used.
 
 Machine code, class archives and the files of executors lie in the user's cache folder, or where an environment variable
 says, and others may be able to write there. A file is used only if it and its folder belong to us or to root and no
-other user may write to them; any other file is ignored. Our own files cannot even be read by others.
+other user may write to them; any other file is ignored. Files that this module writes can be read only by their user.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def read_own(path: Path) -> bytes | None:
-    """Return the bytes of a file that is certainly ours.
+    """Return the bytes of a file that only our user or root can have written.
 
-    None if it is missing or another user could have written it.
+    Returns None if the file is missing, or if another user could have written it.
     """
     try:
         # A link or a pipe is not ours; opening a pipe would also wait for its other end.
@@ -97,11 +99,11 @@ def _is_ours(path: Path, status: os.stat_result) -> bool:
 
 @cache
 def _warn(path: Path, why: str) -> None:
-    """Say once that a file or folder is not used."""
-    import logging  # rarely needed, and every process imports this module
+    """Log once that a file or folder is not used."""
+    import logging  # Rarely needed, and every process imports this module.
 
     logging.getLogger(__name__).warning(
-        "%s %s, so that no code is loaded from it or kept there, and each process makes its own anew. Give it to "
+        "%s %s, so that no code is loaded from it or kept there, and each process makes its own again. Give it to "
         "the user of this process with mode 0700, or point RAYCDC_COMPILED_DIR (or XDG_CACHE_HOME) elsewhere.",
         path,
         why,

@@ -1,4 +1,6 @@
-"""The sections ``[readers]``, ``[ray]`` and ``[spark]``: the processes that read and write, and where they are."""
+"""The sections ``[readers]``, ``[ray]`` and ``[spark]``: the processes that read and write, and the machines that they
+run on.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,26 @@ _MASTER = re.compile(
 
 
 class ReaderOptions(Options):
-    """The number of reader processes for the snapshot, and their needs."""
+    """The number of reader processes for the snapshot, and the resources that each needs."""
 
-    min: int = option(1, help="Readers that are always there.", ge=1, le=1024)
+    min: int = option(1, help="Readers that are always running.", ge=1, le=1024)
     max: int | None = option(
         None,
-        help="Readers while there are chunks to read, and the most that a backlog asks for. Default: as many as there "
-        "are cores, in a Ray cluster those of its nodes. More than the cluster has room for is what its autoscaler "
-        "sees.",
+        help="Readers while there are chunks to read, and the maximum number for a backlog. Default: the number of "
+        "cores, in a Ray cluster those of its nodes. An autoscaler sees a demand for readers that the cluster "
+        "has no room for.",
         example=4,
         ge=1,
         le=1024,
     )
     cpus: float = option(
         1.0,
-        help="CPUs of a node that Ray keeps for each reader, in a cluster that was joined; 0: none, so that Ray puts "
-        "them anywhere and an autoscaler sees no demand.",
+        help="CPUs that Ray reserves on a node for each reader, in a cluster that was joined. 0: none, so that Ray "
+        "places readers anywhere and an autoscaler sees no demand.",
         ge=0,
     )
     resources: dict[str, float] = option(
-        {}, help="Other resources of Ray that each reader takes from its node.", example={"reader": 1}
+        {}, help="Other Ray resources that each reader takes from its node.", example={"reader": 1}
     )
     labels: dict[str, str] = option(
         {},
@@ -44,9 +46,9 @@ class ReaderOptions(Options):
     )
     fetchers: int = option(
         1,
-        help="Chunks that one reader reads at the same time, over a connection each. Where the source limits its own "
-        "connections (snapshot.connections, snapshot.rows_per_second), a reader has one. Kafka's partitions share one "
-        "consumer per reader, whatever this says. See raycdc docs snapshots.",
+        help="Chunks that one reader reads at the same time, each over its own connection. A source that limits "
+        "its own connections (snapshot.connections, snapshot.rows_per_second) has one per reader. Kafka's "
+        "partitions always share one consumer per reader. See raycdc docs snapshots.",
         example=2,
         ge=1,
         le=64,
@@ -60,18 +62,18 @@ class ReaderOptions(Options):
 
 
 class RayOptions(Options):
-    """The place where the source side runs."""
+    """The Ray that the source side runs on."""
 
-    address: str = option("local", help='"local" (a private Ray), "auto" (the one of this machine) or "HOST:PORT".')
+    address: str = option("local", help='"local" (a private Ray), "auto" (the Ray of this machine) or "HOST:PORT".')
     spool: Folder = option(
-        "", help="Folder for segments on nodes other than this one; empty is a folder of the user's in /var/tmp."
+        "", help="Folder for segments on nodes other than this one. Empty: a folder of the user in /var/tmp."
     )
     flight: Literal["auto", "loopback", "network"] = option(
         "auto",
         help="Where nodes serve segments. loopback: to this machine only. network: on the node's address in the "
-        "cluster, so that readers and Spark's executors can run on other machines; calls carry a token and are "
-        "encrypted, with certificates made for the run. auto: network where a Ray cluster is joined or Spark runs "
-        "elsewhere.",
+        "cluster, so that readers and Spark's executors can run on other machines; calls carry a token and "
+        "are encrypted, with certificates made for the run. auto: network if a Ray cluster is joined or Spark "
+        "runs elsewhere.",
     )
 
     @field_validator("address")
@@ -84,14 +86,17 @@ class RayOptions(Options):
 
 
 class SparkOptions(Options):
-    """The place where the data side runs. Values of `conf` are never shown, because they often hold credentials."""
+    """The Spark that the data side runs on.
+
+    Values of `conf` are never shown, because they often hold credentials.
+    """
 
     master: str = option("local[*]", help="Spark master URL.")
     from_bytes: Size | None = option(
         None,
-        help="Spark writes epochs from this size on (Arrow, without compression); the driver's process writes smaller "
-        "ones, because a Spark job costs about as much time as writing 4 MiB. A row that an expression of a transform "
-        'computes goes through Spark whatever its epoch\'s size. Default: 4MiB; 0 with pipeline.engines = "always".',
+        help="Spark writes epochs from this size on (Arrow, without compression); the driver's process writes "
+        "smaller ones, because a Spark job costs about as much time as writing 4 MiB. Rows that an expression "
+        'of a transform computes always go through Spark. Default: 4MiB; 0 with pipeline.engines = "always".',
         example="4MiB",
     )
     conf: dict[str, str] = option({}, help="Further Spark settings.", example={"spark.driver.memory": "4g"}, repr=False)

@@ -15,7 +15,7 @@ from raycdc.config.fields import Duration, FilePath, Options, Secret, option
 from raycdc.config.tls import is_plain_elsewhere, server_of, split_url
 from raycdc.core.secrets import Renewed, newest
 
-#: The prefix of a signing key, and the allowed number of bytes that follow in base64 (Standard Webhooks 1.0.0,
+#: The prefix of a signing key, and the allowed number of its bytes, which follow in base64 (Standard Webhooks 1.0.0,
 #: "Signature scheme"): 192 to 512 bits.
 KEY_PREFIX = "whsec_"
 KEY_BYTES = range(24, 65)
@@ -41,68 +41,70 @@ class NotifyOptions(Options):
         help="webhook: a POST of the message to url. command: a program of this machine, which reads the message.",
         example="webhook",
     )
-    on: tuple[NotificationKind, ...] = option((), help="What is told of; empty: everything.", example=["table_parked"])
+    on: tuple[NotificationKind, ...] = option((), help="The events to notify of; empty: all.", example=["table_parked"])
     url: Secret = option(
         Secret(""),
-        help="Of a webhook: where the message is posted. It is never shown, because many have a token in it.",
+        help="For a webhook: the URL that the message is posted to. It is never shown, because many URLs contain a "
+        "token.",
         example="${env:WEBHOOK_URL}",
     )
     secret: Secret = option(
         Secret(""),
-        help="Of a webhook: the key that messages are signed with (Standard Webhooks): whsec_ and the base64 of 24 to "
-        "64 bytes. Without it they are not signed.",
+        help="For a webhook: the key that messages are signed with (Standard Webhooks): whsec_ and the base64 of "
+        "24 to 64 bytes. Without it, messages are not signed.",
         example="${env:WEBHOOK_SECRET}",
     )
     ca: FilePath | None = option(
         None,
-        help="Of a webhook: a file with the certificate authorities to trust instead of the system's.",
+        help="For a webhook: a file with the certificate authorities to trust instead of the system's.",
         example="ca.pem",
     )
     allow_http: bool = option(
         default=False,
-        help="Of a webhook: whether the message may go over plain HTTP to another machine, where others can read it.",
+        help="For a webhook: allow plain HTTP to another machine, where others can read the message.",
     )
     command: tuple[str, ...] = option(
         (),
-        help="Of a command: the program and its arguments, which no shell reads.",
+        help="For a command: the program and its arguments, which are run without a shell.",
         example=["/usr/local/bin/page", "--team", "data"],
     )
     timeout: Duration = option(
         timedelta(seconds=10),
-        help="How long one try may take. A request is then given up, and a command killed.",
+        help="The timeout of one attempt. After it, a request is abandoned and a command is killed.",
         unit="duration",
     )
     retry_for: Duration = option(
         timedelta(minutes=15),
-        help="How long a message is tried again after pauses of 1 to 60 seconds, until it is dropped with a warning.",
+        help="How long a message is retried, with pauses of 1 to 60 seconds, before it is dropped with a warning.",
         unit="duration",
     )
     end_wait: Duration = option(
         timedelta(seconds=5),
-        help="How long the end of a run waits for messages on their way at most. Others are dropped with a warning.",
+        help="The longest time that the end of a run waits for undelivered messages. Messages left after that are "
+        "dropped with a warning.",
         unit="duration",
     )
 
     @property
     def receiver(self) -> str:
-        """The receiver in words that show no token: scheme and host, or the program."""
+        """Return a name of the receiver that shows no token: scheme and host, or the program."""
         if self.type == "command":
             return f"the command {self.command[0]}"
         return server_of(self.url.reveal())
 
     @property
     def digest(self) -> str:
-        """The receiver among all, by a digest of its whole place, which may be secret."""
+        """Return the identity of the receiver: a digest of its whole address, which may be secret."""
         return sha256("\0".join((self.type, self.url.reveal(), *self.command)).encode()).hexdigest()[:16]
 
     @property
     def key(self) -> bytes:
-        """The bytes of `secret`; none where messages are not signed."""
+        """Return the bytes of `secret`; empty if messages are not signed."""
         return base64.b64decode(self.secret.reveal().removeprefix(KEY_PREFIX))
 
     @property
     def may_change(self) -> bool:
-        """Return True if the address or the key may change."""
+        """Return True if the address or the key may change while a run goes on."""
         return any(isinstance(secret.reveal(), Renewed) for secret in (self.url, self.secret))
 
     def now(self) -> Self:
@@ -153,7 +155,7 @@ class NotifyOptions(Options):
         return self
 
     def _check_url(self) -> None:
-        """No message shows the URL, because it may hold a token."""
+        """Check the URL. No message shows it, because it may hold a token."""
         text = self.url.reveal()
         if not text:
             raise ValueError('url is required for type = "webhook", e.g. url = "${env:WEBHOOK_URL}"')
@@ -172,5 +174,5 @@ class NotifyOptions(Options):
 
 
 def _can_be_asked(host: str) -> bool:
-    """Return True if it consists of valid DNS names (RFC 1035, 2.3.4), or is an address."""
+    """Return True if `host` consists of valid DNS names (RFC 1035, 2.3.4), or is an address."""
     return all(0 < len(name) < 64 for name in host.removesuffix(".").split("."))

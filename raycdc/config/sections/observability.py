@@ -18,7 +18,7 @@ from pydantic import AfterValidator, field_validator, model_validator
 from raycdc.config.fields import Duration, FilePath, Options, Secret, option
 from raycdc.config.tls import is_loopback, is_plain_elsewhere, server_of, split_url
 
-#: A shorter one can be guessed.
+#: The minimum length of a token; a shorter one can be guessed.
 TOKEN_LENGTH_MIN = 16
 
 
@@ -31,7 +31,7 @@ def check_token(token: Secret) -> Secret:
     return token
 
 
-#: A token that HTTP clients must send; empty for none.
+#: The token that HTTP clients must send; empty for none.
 Token = Annotated[Secret, AfterValidator(check_token)]
 
 
@@ -48,44 +48,43 @@ class ControlOptions(Options):
 
     enabled: bool = option(
         default=True,
-        help="Whether a running pipeline can be asked and told (raycdc status, raycdc tables, HTTP). Without it the "
-        "state alone answers.",
+        help="Serve the control API of a running pipeline (raycdc status, raycdc tables, HTTP). Without it, "
+        "commands only see the state.",
     )
     host: str = option(
         "127.0.0.1",
-        help="The address that it listens at. Others than this machine reach it only at an address of the network, "
-        "over plain HTTP: put a proxy with TLS before it, or keep it to a network that you trust.",
+        help="The address to listen at. Other machines can reach the API only at a network address, over plain "
+        "HTTP: put a proxy with TLS before it, or use a network that you trust.",
         example="127.0.0.1",
     )
     port: int = option(
-        0, help="Its TCP port; 0 takes a free one, which is found by the state.", example=8087, ge=0, le=65535
+        0, help="The TCP port. 0 takes a free one; commands find it by the state.", example=8087, ge=0, le=65535
     )
     token: Token = option(
         Secret(""),
-        help="The token that a request needs (Authorization: Bearer …). Without one each run makes its own, in a "
-        "file of the state's folder that its user alone can read; the same token on all machines lets commands "
-        "elsewhere in. "
-        f"At least {TOKEN_LENGTH_MIN} characters.",
+        help="The token that a request needs (Authorization: Bearer …). Without one, each run makes its own, in a "
+        "file of the state's folder that only its user can read. The same token on all machines gives "
+        f"commands elsewhere access. At least {TOKEN_LENGTH_MIN} characters.",
         example="${env:CONTROL_TOKEN}",
     )
     hosts: tuple[str, ...] = option(
         (),
-        help="Further names that requests may call it by, such as the one of a proxy or a service, with its port where "
-        "that is not control.port or the scheme's own. The first is told to others where control.host stands for all "
-        "addresses.",
+        help="Additional host names in requests, such as the name of a proxy or a service, with the port if that "
+        "is neither control.port nor the default of the scheme. If control.host stands for all addresses, "
+        "other machines are given the first name.",
         example=["cdc.example.org"],
     )
 
     ui: UiAccess = option(
         UiAccess.ON,
-        help="The web UI of the run, at the same address (raycdc ui prints a link to it): on, read-only, "
-        "which has no buttons, or off. It costs nothing while nobody looks.",
+        help="The web UI of the run, at the same address (raycdc ui prints a link to it): on, read-only (without "
+        "buttons), or off. It costs nothing while no browser has it open.",
         example="read-only",
     )
 
     @property
     def is_loopback(self) -> bool:
-        """Return True if only this machine can reach it."""
+        """Return True if only this machine can reach the API."""
         return is_loopback(self.host)
 
     @field_validator("host")
@@ -104,33 +103,33 @@ class MetricsOptions(Options):
 
     address: str = option(
         "",
-        help="HOST:PORT at which GET /metrics, /healthz and /readyz answer, such as 127.0.0.1:9464, 0.0.0.0:9464 or "
-        "[::1]:9464. Empty: nowhere.",
+        help="HOST:PORT at which GET /metrics, /healthz and /readyz answer, such as 127.0.0.1:9464, 0.0.0.0:9464 "
+        "or [::1]:9464. Empty: they are not served.",
         example="127.0.0.1:9464",
     )
     tables_max: int = option(
         200,
-        help="Of at most so many tables there are figures of their own, those first that are parked: each is a time "
-        "series for each figure.",
+        help="The maximum number of tables with metrics of their own, parked tables first. Each table adds one "
+        "time series per metric.",
         example=200,
         ge=0,
     )
     token: Token = option(
         Secret(""),
-        help="A token that /metrics then needs (Authorization: Bearer …); probes of health need none. "
-        f"At least {TOKEN_LENGTH_MIN} characters.",
+        help="A token that requests for /metrics need (Authorization: Bearer …); health probes need none. At least "
+        f"{TOKEN_LENGTH_MIN} characters.",
         example="${env:METRICS_TOKEN}",
     )
 
     @property
     def host_and_port(self) -> tuple[str, int]:
-        """Host and port of `address`, which is not empty."""
+        """Return host and port of `address`, which is not empty."""
         host, _, port = self.address.rpartition(":")
         return host.strip("[]"), int(port)
 
     @property
     def is_loopback(self) -> bool:
-        """Return True if only this machine can reach it."""
+        """Return True if only this machine can reach the address."""
         return is_loopback(self.host_and_port[0])
 
     @field_validator("address")
@@ -164,8 +163,8 @@ class LoggingOptions(Options):
 
     file: FilePath = option(
         "",
-        help="Lines are added to this file, which its user alone can read; it is opened anew when something else lies "
-        "at its place (logrotate). Empty: none.",
+        help="A file that lines are appended to, which only its user can read. It is opened again if it was moved "
+        "or replaced (logrotate). Empty: none.",
         example="/var/log/raycdc/shop.log",
     )
     format: Literal["json", "text"] = option(
@@ -173,8 +172,8 @@ class LoggingOptions(Options):
     )
     level: LogLevel = option(
         LogLevel.INFO,
-        help="What is written at least. info: each turn of the run, a line each. debug: also its progress twice a "
-        "second, its steps, and what libraries say at their level INFO.",
+        help="The minimum level of lines. info: one line for each event of the run. debug: also progress twice a "
+        "second, steps, and messages of libraries at their level INFO.",
     )
 
 
@@ -182,7 +181,7 @@ class LoggingOptions(Options):
 PATH = "/v1/traces"
 #: A name of a header (RFC 9110, 5.6.2).
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-#: Headers about the content and its encoding, which only the exporter may set.
+#: Headers about the content and its encoding, which only the exporter sets.
 _OF_REQUESTS = frozenset({"content-encoding", "content-length", "content-type", "host", "transfer-encoding"})
 
 
@@ -194,13 +193,13 @@ class TracesOptions(Options):
 
     endpoint: str = option(
         "",
-        help=f"The collector's URL; {PATH} is added to it where it does not end so. Empty: nothing is sent.",
+        help=f"The collector's URL; {PATH} is appended unless the URL ends with it. Empty: nothing is sent.",
         example="http://127.0.0.1:4318",
     )
     headers: dict[str, Secret] = option(
         {},
-        help="Headers of each request, such as a token. They are read again for each one, so that a token can be "
-        "changed while a run lasts (raycdc docs security).",
+        help="Headers of each request, such as a token. References in them are read again for each request, so "
+        "that a token can be changed during a run (raycdc docs security).",
         repr=False,
     )
     ca: FilePath | None = option(
@@ -208,23 +207,24 @@ class TracesOptions(Options):
     )
     allow_http: bool = option(
         default=False,
-        help="Whether headers may go over plain HTTP to another machine, where others can read them.",
+        help="Allow plain HTTP to another machine, where others can read the headers.",
     )
     sample_ratio: float = option(
         1.0,
-        help="The part of the epochs that is sent. Epochs with an error or a parked table are always sent.",
+        help="The share of epochs that are sent. Epochs with an error or a parked table are always sent.",
         example=0.1,
         ge=0.0,
         le=1.0,
     )
     timeout: Duration = option(
         timedelta(seconds=10),
-        help="How long a request is tried: for the answer, and again where the collector is away or busy.",
+        help="How long a request is tried, including retries while the collector is unreachable or busy.",
         unit="duration",
     )
     end_wait: Duration = option(
         timedelta(seconds=5),
-        help="How long the end of a run waits for traces on their way at most. Others are dropped with a warning.",
+        help="The longest time that the end of a run waits for unsent traces. Traces left after that are dropped "
+        "with a warning.",
         unit="duration",
     )
 
@@ -235,7 +235,7 @@ class TracesOptions(Options):
 
     @property
     def receiver(self) -> str:
-        """The collector in words: scheme and host."""
+        """Return a name of the collector: scheme and host."""
         return server_of(self.endpoint)
 
     @field_validator("endpoint")

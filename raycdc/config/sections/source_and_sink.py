@@ -21,19 +21,19 @@ class SourceConfig(Options):
     #: The key of the section that lists the captured tables, by names and regular expressions.
     tables_key: ClassVar[str] = "tables"
 
-    type: str = option(help="Which source: a built-in or an installed plug-in.", example="mysql")
+    type: str = option(help="The type of the source: a built-in one or an installed plug-in.", example="mysql")
     rows_per_second: int | None = option(
         None,
-        help="At most so many rows a second are read of the source in the whole job, chunks and changes together, "
-        "whoever reads them. Default: as many as can be.",
+        help="The maximum number of rows per second that all readers together read from the source, chunks and "
+        "changes. Default: no limit.",
         unit="rows",
         example=20_000,
         ge=1,
     )
     bytes_per_second: Size | None = option(
         None,
-        help="At most so many bytes a second: of messages as they came, of rows as they are in memory. Default: as "
-        "many as can be.",
+        help="The maximum number of bytes per second: of messages as received, of rows as held in memory. Default: "
+        "no limit.",
         example="20MB",
     )
 
@@ -81,16 +81,18 @@ class SourceConfig(Options):
 
     @property
     def order_column(self) -> str:
-        """The column that orders the changes of a key, of which the greatest wins; empty if changes come in order."""
+        """Return the column that orders the changes of a key, of which the greatest value wins; empty if changes come
+        in order.
+        """
         return ""
 
     @property
     def table_patterns(self) -> tuple[str, ...]:
-        """Names and regular expressions of tables, as they are written."""
+        """Return names and regular expressions of tables, as they are configured."""
         return ()
 
     def chunk_keys(self) -> Mapping[TableId, str]:
-        """The columns that tables are cut into chunks by, where that is the user's choice."""
+        """Return the columns by which tables are cut into chunks, if the user chose them."""
         return {}
 
 
@@ -104,54 +106,61 @@ class SinkConfig(Options):
     #: True if the sink writes rows to the standard output of the pipeline's process.
     prints_rows: ClassVar[bool] = False
 
-    type: str = option(help="Which sink: a built-in or an installed plug-in.", example="delta")
+    type: str = option(help="The type of the sink: a built-in one or an installed plug-in.", example="delta")
     write: Literal["upsert", "changelog"] = option(
         "upsert", help="upsert: the target equals the table. changelog: the target holds every change, in order."
     )
     parallelism: int = option(0, help="Tasks per epoch; 0 leaves it to Spark.", ge=0)
     invalid_names: Literal["replace", "park"] = option(
         "replace",
-        help="How a column is treated whose name the target cannot hold. replace: it gets another name (unit (SI) "
-        "becomes unit__SI_), which it keeps as long as the state. park: its table is left out until you decide.",
+        help="How a column is treated if the target cannot hold its name. replace: it gets another name (unit (SI) "
+        "becomes unit__SI_), which it keeps for the life of the state. park: its table is parked until you "
+        "decide.",
     )
 
     @property
     def names(self) -> NameRules:
-        """The names that targets can hold: any name, unless the sink is in the table of `raycdc.model.rules.names` or
-        says it here. Picklable, and without secrets.
+        """Return the names that targets can hold: any name, unless the sink is in the table of
+        `raycdc.model.rules.names` or says it here.
+
+        Picklable, and without secrets.
         """
         return NAMES.get(self.type, ANY_NAMES)
 
     @property
     def folder(self) -> str:
-        """Return the local folder to which it writes files; empty if none.
+        """Return the local folder that the sink writes files to; empty if none.
 
-        ``raycdc check`` and ``raycdc run`` refuse one that cannot be written, before anything is read.
+        ``raycdc check`` and ``raycdc run`` refuse a folder that cannot be written before anything is read.
         """
         return ""
 
     @property
     def store(self) -> str:
-        """Return the URL of the object store to which it writes files; empty if none.
+        """Return the URL of the object store that the sink writes files to; empty if none.
 
-        ``raycdc check`` and ``raycdc run`` refuse one that cannot be written, or that does not support conditional
+        ``raycdc check`` and ``raycdc run`` refuse a store that cannot be written, or that does not support conditional
         puts.
         """
         return ""
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Return the packages that it needs in addition to those that its sink imports."""
+        """Return the packages that the sink needs in addition to those that it imports."""
         return ()
 
     def commits_grow(self, pipeline: PipelineOptions) -> bool:
-        """Return True if a commit costs more the more of them a target has had, so that none is made without need."""
+        """Return True if commits become more expensive with the number of earlier commits of a target, so that
+        unnecessary ones are avoided.
+        """
         return False
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
-        """The parts of the configuration that the sink cannot carry out. `local` is a run without Spark.
+        """Return the parts of the configuration that the sink cannot carry out.
 
-        Pure; asked before anything starts.
+        `local` is a run without Spark.
+
+        Pure; called before anything starts.
         """
         yield from ()
 
@@ -166,7 +175,7 @@ class SinkConfig(Options):
 
 
 def appends_only(sink_type: str, write: Any) -> Any:
-    """Refuse ``write = "upsert"`` for a sink that can only append, with the way out."""
+    """Raise ValueError for ``write = "upsert"``, with what to do, in a sink that can only append."""
     if write == "upsert":
         raise ValueError(f'{sink_type} can only append; use write = "changelog", or a sink that merges, such as delta')
     return write

@@ -1,4 +1,4 @@
-"""``[storage]``: the access to object stores, for every key that is a URL. Not needed for folders."""
+"""``[storage]``: the access to object stores, for every key that is a URL. Folders do not need it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class StorageOptions(Options):
 
     endpoint: str = option(
         "",
-        help="Address of the server, where it is not the provider's own.",
+        help="Address of the server, if it is not the provider's own.",
         example="https://minio.example:9000",
     )
     region: str = option(
@@ -23,8 +23,8 @@ class StorageOptions(Options):
     )
     access_key_id: KeptText = option(
         "",
-        help="S3: access key. Without one, the environment (AWS_ACCESS_KEY_ID), the profile in ~/.aws and the role of "
-        "the container or instance are asked, in this order.",
+        help="S3: access key. Without one, the environment (AWS_ACCESS_KEY_ID), the profile in ~/.aws and the role "
+        "of the container or instance are tried, in this order.",
         example="${env:LAKE_KEY_ID}",
     )
     secret_access_key: Secret = option(Secret(""), help="S3: secret of the access key.", example="${env:LAKE_KEY}")
@@ -32,14 +32,14 @@ class StorageOptions(Options):
     profile: str = option("", help="S3: profile of ~/.aws whose keys are used.", example="lake")
     path_style: bool | None = option(
         None,
-        help="S3: the bucket stands in the path of a request, and not in its host name. Default: true where an "
-        "endpoint is given.",
+        help="S3: put the bucket into the path of a request, not into its host name. Default: true if an endpoint "
+        "is given.",
     )
     account: str = option("", help="Azure: storage account, for az:// URLs. Default: AZURE_STORAGE_ACCOUNT_NAME.")
     account_key: Secret = option(
         Secret(""),
         help="Azure: key of the account. Without key and token, the environment (AZURE_STORAGE_ACCOUNT_KEY, "
-        "AZURE_CLIENT_ID and others) and the managed identity are asked.",
+        "AZURE_CLIENT_ID and others) and the managed identity are tried.",
         example="${env:AZURE_KEY}",
     )
     sas_token: Secret = option(Secret(""), help="Azure: shared access signature.", example="${env:AZURE_SAS}")
@@ -51,7 +51,7 @@ class StorageOptions(Options):
     )
     anonymous: bool = option(default=False, help="Requests are not signed.")
     allow_http: bool = option(
-        default=False, help="Allow an endpoint without TLS: rows and keys are then readable on the way."
+        default=False, help="Allow an endpoint without TLS: rows and keys are then readable on the network."
     )
 
     @field_validator("endpoint")

@@ -1,7 +1,7 @@
 """``[[transform]]``, ``[[mask]]``, ``[[route]]`` and ``[[lookup]]``: their keys, and checks that need no table.
 
-Masks hide columns' values before a reader passes them on; routes say where tables go. So far only documents of a
-MongoDB collection can be looked up.
+Masks hide columns' values before a reader passes them on; routes give the targets of tables. Lookups support only
+documents of a MongoDB collection.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class TransformOptions(Options):
-    """The transform of a table's rows. The first one that matches a table is applied to it."""
+    """A transform of tables' rows. The first transform that matches a table is applied."""
 
     table: TablePattern = option(help="Source tables: a name, or a regular expression in full.", example="shop.orders")
     projection: str = option(
         "*",
-        help="Columns of the result, as in SELECT of Spark SQL. * stands for all, also later ones; * EXCEPT (a) leaves "
-        "out a. _db, _table, _op, _seq, _ts_ms and _pos say where a row comes from.",
+        help="Columns of the result, as in SELECT of Spark SQL. * stands for all columns, including later ones; * "
+        "EXCEPT (a) leaves out a. _db, _table, _op, _seq, _ts_ms and _pos describe the origin of a row.",
         example="*, price * qty AS amount",
     )
     filter: str = option(
         "",
-        help="Rows to keep, as in WHERE. An update that crosses it becomes an insert or a delete.",
+        help="Rows to keep, as in WHERE. An update that makes a row match, or no longer match, becomes an insert "
+        "or a delete.",
         example="status <> 'TEST'",
     )
     primary_keys: tuple[str, ...] = option(
-        (), help="Columns of the result that make its key, instead of the table's.", example=["id"]
+        (), help="Columns of the result that are its key, instead of the table's.", example=["id"]
     )
     partition_by: tuple[str, ...] = option(
         (),
-        help="What the target is partitioned by: columns of the result, and in Iceberg also years, months, days or "
-        "hours of one, bucket(16, column) and truncate(10, column).",
+        help="Partitioning of the target: columns of the result, and in Iceberg also years, months, days or hours "
+        "of one, bucket(16, column) and truncate(10, column).",
         example=["days(created_at)", "bucket(16, id)"],
     )
     table_options: dict[str, str] = option(
@@ -58,14 +59,14 @@ class TransformOptions(Options):
         example={"delta.logRetentionDuration": "interval 7 days"},
     )
     on_delete: Literal["delete", "soft"] = option(
-        "delete", help='What a deletion does in an upsert target: "soft" keeps the row and marks it.'
+        "delete", help='The effect of a deletion in an upsert target: "soft" keeps the row and marks it.'
     )
     deleted_column: str = option(
         DELETED_COLUMN, help='The boolean column that marks deleted rows, with on_delete = "soft".', min_length=1
     )
     udf: dict[str, str] = option(
         {},
-        help="Python functions for expressions: a name and where it is, as MODULE:NAME, made with Spark's udf.",
+        help="Python functions for expressions: a name, and MODULE:NAME of a function made with Spark's udf.",
         example={"score": "shop_functions:score"},
     )
 
@@ -131,8 +132,8 @@ class TransformOptions(Options):
 
 
 def masking_problems(masks: Masks, chunk_keys: Mapping[TableId, str]) -> list[str]:
-    """Problems of chunk keys that a mask hides, for a configuration that has nothing to encrypt the
-    bounds of chunks.
+    """Return the problems of chunk keys that a mask hides, for a configuration without a key to encrypt the bounds of
+    chunks.
     """
     return [
         f"source.snapshot.key: {table} is cut into chunks by {column}, which a mask hides, so that the state would "
@@ -149,15 +150,19 @@ class MaskOptions(Options):
     """
 
     columns: str = option(
-        help="DATABASE.TABLE.COLUMN (odd parts between backquotes), or a regular expression that matches it in full.",
+        help="DATABASE.TABLE.COLUMN (unusual names in backquotes), or a regular expression that matches it in full.",
         example=r"shop\.customers\.(email|phone)",
     )
     method: Literal["drop", "hash", "truncate", "mask"] = option(
-        help="drop: no column. hash: HMAC-SHA-256 of its text. truncate: its first `length` characters. mask: `length` "
-        "asterisks."
+        help="drop: the column is left out. hash: HMAC-SHA-256 of its text. truncate: its first `length` "
+        "characters. mask: `length` asterisks."
     )
-    key: Secret = option(Secret(""), help='The key of method = "hash", by reference.', example="${env:MASK_KEY}")
-    length: int = option(0, help="Characters that truncate keeps, or asterisks that mask shows (8).", ge=0, le=1000)
+    key: Secret = option(
+        Secret(""), help='The key for method = "hash", given by a reference.', example="${env:MASK_KEY}"
+    )
+    length: int = option(
+        0, help="The number of characters that truncate keeps, or of asterisks that mask shows (8).", ge=0, le=1000
+    )
 
     @field_validator("columns")
     @classmethod
@@ -182,7 +187,7 @@ class MaskOptions(Options):
         return self
 
     def mask(self) -> Mask:
-        """The mask as readers have it."""
+        """Return the mask in the form that readers use."""
         length = self.length or (8 if self.method == "mask" else 0)
         return Mask(self.columns, self.method, length, self.key.reveal().encode())
 
@@ -191,7 +196,7 @@ class RouteOptions(Options):
     """The targets of tables. A table without a route keeps its name; several routes to one target merge tables."""
 
     table: TablePattern = option(
-        help="Source tables: a name (odd parts between backquotes), or a regular expression in full.",
+        help="Source tables: a name (unusual names in backquotes), or a regular expression in full.",
         example=r"shop\.item_(\d+)",
     )
     replace_symbol: str = option("", help="A text in `to` that stands for the source table's name.", example="<>")
@@ -207,7 +212,7 @@ class RouteOptions(Options):
         return to
 
     def route(self) -> Route:
-        """The route as `raycdc.model.rules.routes` has it."""
+        """Return the route in the form of `raycdc.model.rules.routes`."""
         return Route(self.table, self.to, self.replace_symbol)
 
 
@@ -218,33 +223,33 @@ ID = "_id"
 class LookupOptions(Options):
     """Columns that a document of a collection adds to a table's rows. Every lookup that matches a table is applied."""
 
-    type: Literal["mongodb"] = option("mongodb", help="The kind of dimension: documents of a MongoDB collection.")
+    type: Literal["mongodb"] = option("mongodb", help="The kind of lookup: documents of a MongoDB collection.")
     table: TablePattern = option(
         help="Source tables: a name, or a regular expression in full.", example="shop.pageviews"
     )
-    uri: Secret = option(help="Connection string, by reference if it has a password.", example="${env:MONGODB_URI}")
+    uri: Secret = option(help="Connection string; by a reference if it has a password.", example="${env:MONGODB_URI}")
     collection: str = option(help="The collection, as DATABASE.COLLECTION.", example="crm.users")
     on: dict[str, str] = option(
-        help="The row's column, and the field that equals it; a column alone is compared with _id.",
+        help="The row's column, and the field that must equal it. A column alone is compared with _id.",
         example={"user_id": "_id"},
     )
     key_type: Literal["", "long", "string", "objectId", "uuid"] = option(
-        "", help="Type of that field, if the column's type does not say it: a text may be an objectId or a uuid."
+        "", help="Type of that field, if the column's type does not determine it: a text may be an objectId or a uuid."
     )
     columns: dict[str, str] = option(
-        help="Fields to add, with types as in source.columns of type = mongodb. NULL where the document lacks one.",
+        help="Fields to add, with types as in source.columns of type = mongodb. NULL if the document lacks a field.",
         example={"name": "string", "address": "json"},
     )
-    prefix: str = option("", help="Begins the names of the columns that are added.", example="user_")
+    prefix: str = option("", help="Prefix of the names of the added columns.", example="user_")
     missing: Literal["null", "drop"] = option(
         "null",
-        help="How a row without a document is treated. null: the columns are NULL. drop: the row is left out, and is "
-        "deleted from the target if an update made it so.",
+        help="How a row without a document is treated. null: the columns are NULL. drop: the row is left out, and "
+        "deleted from the target if an update removed the match.",
     )
     many: Literal["fail", "first"] = option(
         "fail",
-        help="How several documents with one value of the field are treated. fail: the run ends, and the error names "
-        "the value. first: the first one by _id counts.",
+        help="How several documents with the same value of the field are treated. fail: the run ends, and the "
+        "error names the value. first: the first one by _id is used.",
     )
     on_type_mismatch: Literal["fail", "null"] = option(
         "fail",
@@ -254,16 +259,18 @@ class LookupOptions(Options):
     json_: Literal["relaxed", "canonical"] = option(
         "relaxed", alias="json", help="How columns of type json spell BSON (Extended JSON v2)."
     )
-    batch: int = option(1000, help="Keys asked for at once.", ge=1, le=100_000)
-    requests: int = option(4, help="Requests that are under way at once.", ge=1, le=64)
+    batch: int = option(1000, help="The number of keys per request.", ge=1, le=100_000)
+    requests: int = option(4, help="The number of concurrent requests.", ge=1, le=64)
     cache_ttl: Duration | None = option(
         None,
-        help="How long an answer may be used again, also the answer that there is no document. Without it every key is "
-        "asked for each time.",
+        help="How long an answer may be reused, including the answer that there is no document. Without it, every "
+        "key is requested each time.",
         example="1m",
     )
-    cache_rows: int = option(100_000, help="At most so many keys are remembered; the oldest go first.", ge=1)
-    retries: int = option(5, help="Attempts after a first one that failed for a passing reason.", ge=0, le=1000)
+    cache_rows: int = option(
+        100_000, help="The maximum number of remembered keys; the oldest are forgotten first.", ge=1
+    )
+    retries: int = option(5, help="The number of retries after a temporary failure.", ge=0, le=1000)
     retry_wait: Duration = option(
         timedelta(milliseconds=500),
         help="Pause before the second attempt, at least 500ms; each later one is twice as long, up to 30s.",
@@ -322,7 +329,7 @@ class LookupOptions(Options):
         return self
 
     def lookup(self, number: int) -> Lookup:
-        """The lookup as `raycdc.model.rules.lookup` has it."""
+        """Return the lookup in the form of `raycdc.model.rules.lookup`."""
         key, field = next(iter(self.on.items()))
         columns = (LookupColumn(name, self.prefix + name, parse_type(text)) for name, text in self.columns.items())
         return Lookup(
@@ -339,7 +346,7 @@ class LookupOptions(Options):
 
     @property
     def plain_table(self) -> TableId | None:
-        """The one table it names; None for a regular expression."""
+        """Return the one table that the lookup names; None for a regular expression."""
         return plain_table(self.table)
 
 

@@ -1,4 +1,5 @@
-r"""Frozen dataclasses ⇄ values of JSON and msgpack, by their type hints alone: documents of a state, and messages.
+r"""Converts frozen dataclasses to values of JSON and msgpack and back, by their type hints: documents of a state, and
+messages.
 
 A `JsonObject` is an object with a key for each field. Any other dataclass, or `NamedTuple`, is the list of its fields'
 values, in their order. A field may have these types:
@@ -16,11 +17,12 @@ values, in their order. A field may have these types:
 | a union of types that JSON tells apart, such as `str \| tuple[str, ...]` | the one that it is |
 | `Any`, `Json` | itself |
 
-`stored` says what a hint cannot: another name, that a default is left out, or the value in older documents.
+`stored` gives the options that a type hint cannot: another name, leaving out a default, or the value in older
+documents.
 
-A class is compiled once, when it is first met, to a function that writes and one that reads: the code is what a person
-would write by hand, because a manifest may have 100,000 tables. A value that cannot be read is a `CodecError` with the
-path to it; the path is found by a second reading, so that the first one does not pay for it.
+When a class is first used, it is compiled to one function that writes and one that reads. They are as fast as
+handwritten code, because a manifest may have 100,000 tables. A value that cannot be read raises a `CodecError` with the
+path to the value. The path is found by a second, slower reading, so the usual reading does not pay for it.
 """
 
 from __future__ import annotations

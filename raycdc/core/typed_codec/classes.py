@@ -1,4 +1,4 @@
-"""How dataclasses are written and read: each class is compiled to two functions, out of the forms of its fields."""
+"""Compiles each dataclass to two functions, which write and read its values, from the forms of its fields."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ from raycdc.core.typed_codec.forms import (
 )
 
 _T = TypeVar("_T")
-#: The type of a field: a class, a union, or one with arguments.
+#: The type hint of a field: a class, a union, or a type with arguments.
 _Hint: TypeAlias = Any
 
 
 class JsonObject:
-    """Base of frozen dataclasses that are objects in documents. See the module's docstring.
+    """Base of frozen dataclasses that are written as objects.
 
-    Attributes that are no fields and are named in `written_first` are written before them, and not read: a version,
-    which `raycdc.state.codec` checks, or the kind of the object. Keys that a class does not know are passed over,
-    unless it `refuses_unknown_keys`. Of up to `interned_max` values of a class, one object each is kept and shared.
+    See the docstring of `raycdc.core.typed_codec`.
+
+    Class attributes named in `written_first` are written before the fields, and not read: a version, which
+    `raycdc.state.codec` checks, or the kind of the object. Unknown keys are ignored, unless the class
+    `refuses_unknown_keys`. At most `interned_max` values of a class are cached, so that equal values share one object.
     """
 
     __slots__ = ()
@@ -57,7 +59,7 @@ class JsonObject:
             raise TypeError(f"{cls.__name__} extends a document, whose functions write and read its own fields alone")
 
     def to_json(self) -> dict[str, Any]:
-        """The object, as JSON and msgpack take it."""
+        """Return the object as a dictionary that JSON and msgpack can write."""
         return _codec_of(type(self)).write(self)  # type: ignore[no-any-return]
 
     @classmethod
@@ -67,7 +69,9 @@ class JsonObject:
 
 
 def write(value: Any) -> Any:
-    """The dataclass `value` as its type hints say, whatever ``to_json`` its class has."""
+    """Return the dataclass `value` written according to its type hints, even if its class has a
+    ``to_json`` of its own.
+    """
     return _codec_of(type(value)).write(value)
 
 
@@ -77,12 +81,12 @@ def read(cls: Any, data: Any) -> Any:
 
 
 def reader(cls: type[_T]) -> Callable[[Any], _T]:
-    """`read` for values of one class, of which there are many."""
+    """Return the function that reads values of `cls`, for callers that read many."""
     return _codec_of(cls).read
 
 
 def stored_names(cls: type[JsonObject]) -> list[str]:
-    """The keys of an object, in their order, with those that may be left out."""
+    """Return the keys of an object in their order, including those that may be left out."""
     names = [*cls.written_first]
     for part in _in_order(_parts(cls)):
         names += [name for name, _ in part.spread] if part.spread else [part.key]
@@ -97,7 +101,7 @@ class _Codec:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A field with its key and form; `spread` are its own fields, where these are keys of the object."""
+    """A field with its key and form. If the keys of its value are keys of the object itself, `spread` has them."""
 
     name: str
     key: str
@@ -106,7 +110,7 @@ class _Part:
     default: Callable[[], Any] | None
     spread: tuple[tuple[str, Form], ...] = ()
     spread_class: type[Any] | None = None
-    #: Whether the default is one value, and not made each time.
+    #: True if the default is one value, and not made each time.
     is_constant: bool = False
 
     @property
@@ -115,11 +119,11 @@ class _Part:
 
 
 _CODECS: dict[type[Any], _Codec] = {}
-#: Classes that are being compiled, each with the names in code that are to become its functions.
+#: Classes that are being compiled, each with the names in generated code that will refer to its functions.
 _COMPILING: dict[type[Any], list[tuple[CodeBuilder, str, str]]] = {}
-#: What each class does by itself, as it was before anything was compiled.
+#: The handwritten functions of each class, as they were before anything was compiled.
 _BY_HAND: dict[type[JsonObject], tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]] = {}
-#: Held while classes are compiled.
+#: Held while classes are compiled, because a class may be first used by several threads.
 _LOCK = threading.RLock()
 
 
@@ -144,7 +148,7 @@ def _compiled(cls: type[Any]) -> _Codec:
 
 
 def _by_hand(cls: type[JsonObject]) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
-    """The functions of a class that writes, or reads, its objects itself."""
+    """Return the handwritten functions of a class that write and read its objects; None where it has none."""
     if cls not in _BY_HAND:
         inherited, own = vars(JsonObject)["from_json"], cls.from_json
         is_own = getattr(own, "__func__", None) is not inherited.__func__
@@ -153,7 +157,7 @@ def _by_hand(cls: type[JsonObject]) -> tuple[Callable[[Any], Any] | None, Callab
 
 
 def _install(cls: type[JsonObject], codec: _Codec) -> None:
-    """Make the compiled functions the class's own: from here on nothing has to find them."""
+    """Make the compiled functions the class's own methods, so that later calls need no lookup."""
     own_write, own_read = _by_hand(cls)
     if own_write is None:
         setattr(cls, "to_json", codec.write)  # noqa: B010  mypy takes no function for a method
@@ -195,18 +199,18 @@ def _in_order(parts: Sequence[_Part]) -> list[_Part]:
 
 
 def _written(source: CodeBuilder, part: _Part) -> Iterator[tuple[str, str]]:
-    """The keys of a part, each with the code of its value."""
+    """Yield the keys of a part, each with the code of its value."""
     for name, form in part.spread:
         yield name, form.writes(source, f"value.{part.name}.{name}")
     if not part.spread:
         form = part.form
         if part.options.left_out and isinstance(form, OptionalForm) and part.default is not None and not part.default():
-            form = form.form  # None is left out.
+            form = form.form  # None is the default, so it is left out.
         yield part.key, form.writes(source, f"value.{part.name}")
 
 
 def _differs(source: CodeBuilder, part: _Part) -> str:
-    """The code of whether a part has another value than its default."""
+    """Return code that is true if the part has another value than its default."""
     assert part.default is not None, f"{part.name} is left out, and has no default"
     default = part.default()
     if default is None:
@@ -249,7 +253,7 @@ def _object_reader(cls: type[Any], parts: Sequence[_Part]) -> Callable[[Any], An
             body.append(f"    {local} = data[{part.key!r}]")
             value = part.form.reads(source, local)
         arguments.append(f"{part.name}={value}")
-    # By their places as long as they are all there: that is a little faster.
+    # Arguments are passed by position as long as none is left out, because that is slightly faster.
     names = [field.name for field in dataclasses.fields(cls)]
     for index, part in enumerate(parts):
         if part.name != names[index] or _is_keyword(cls, part.name):
@@ -265,7 +269,7 @@ def _is_keyword(cls: type[Any], name: str) -> bool:
 
 
 def _explained_object(cls: type[Any], parts: Sequence[_Part], data: Any, cause: BaseException | None) -> CodecError:
-    """What of `data` is wrong."""
+    """Return the error that says what is wrong with `data`."""
     if not isinstance(data, Mapping):
         return unexpected("an object", data)
     for part in parts:
@@ -326,7 +330,7 @@ def _explained_row(
 
 
 def _hints(cls: type[Any]) -> dict[str, _Hint]:
-    # `Json` is defined by itself, so its parts cannot be resolved: it is whatever JSON has.
+    # `Json` refers to itself, so its hints cannot be resolved; it stands for any JSON value.
     hints = typing.get_type_hints(cls, localns={"Json": Any})
     return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not ClassVar}
 
@@ -371,12 +375,15 @@ def _default_of(field: Any, options: FieldOptions) -> Callable[[], Any] | None:
 
 
 class ClassForm(Form):
-    """A dataclass. Its own fields may have its type, so its functions may be found only when they are needed."""
+    """The form of a dataclass.
+
+    The functions of its class are looked up when they are needed, because a class may contain itself.
+    """
 
     def __init__(self, cls: type[Any]) -> None:
         self.cls = cls
         self.kinds = (dict,) if issubclass(cls, JsonObject) else (list,)
-        #: Set where the class does it by itself.
+        #: The handwritten functions of the class, if it has any.
         self.own_write, self.own_read = _by_hand(cls) if issubclass(cls, JsonObject) else (None, None)
 
     def write(self, value: Any) -> Any:
@@ -392,7 +399,10 @@ class ClassForm(Form):
         return f"{source.bound(self.own_read) if self.own_read else self._compiled(source, 'read')}({data})"
 
     def _compiled(self, source: CodeBuilder, act: str) -> str:
-        """The name of the class's function. One that is being compiled is put there when it is."""
+        """Return the name of the class's function in generated code.
+
+        If the class is still being compiled, the name is bound later.
+        """
         if self.cls not in _COMPILING:
             return source.bound(getattr(_codec_of(self.cls), act))
         name = source.bound(getattr(self, act))
@@ -401,14 +411,20 @@ class ClassForm(Form):
 
 
 class NamedUnion(Form):
-    """A union of classes: a member is written behind the name of its class. `what` it is, for people."""
+    """The form of a union of classes.
+
+    A value is written as the name of its class, followed by the value.
+
+    `what` names such a value in error messages.
+    """
 
     kinds = (list,)
 
     def __init__(self, members: Callable[[], Mapping[str, type[Any]]], what: str) -> None:
         self.members = members
         self.what = what
-        #: By name: how a member is read, and whether it is one value behind its name.
+        #: By class name: the function that reads the value, and True if the name is followed by one value instead of by
+        #: fields.
         self._known: dict[str, tuple[Callable[[Any], Any], bool]] = {}
 
     def write(self, value: Any) -> Any:

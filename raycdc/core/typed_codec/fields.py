@@ -1,4 +1,6 @@
-"""What a field says of its form in documents beside its type hint, and the error of a value that cannot be read."""
+"""The options of a dataclass's field that its type hint does not express, and the error for a value that cannot be
+read.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ NONE_GIVEN: Any = object()
 
 
 class CodecError(ValueError):
-    """A value that cannot be read. `path` leads to it from the outside in, as in ``segments[3].rows``."""
+    """The error for a value that cannot be read.
+
+    `path` leads to the value from the outermost object, as in ``segments[3].rows``.
+    """
 
     def __init__(self, problem: str, path: tuple[str, ...] = ()) -> None:
         super().__init__(problem, path)
@@ -23,7 +28,7 @@ class CodecError(ValueError):
         return f"{where}: {self.problem}" if where else self.problem
 
     def within(self, step: str) -> CodecError:
-        """The error as the one who holds the value under `step` sees it."""
+        """Return the error with `step` before its path, for the object that contains the value."""
         return CodecError(self.problem, (step, *self.path))
 
 
@@ -35,7 +40,7 @@ class JsonText:
 
 @dataclass(frozen=True, slots=True)
 class FieldOptions:
-    """See `stored`."""
+    """The options of a field; `stored` explains them."""
 
     name: str = ""
     left_out: bool = False
@@ -63,23 +68,25 @@ def stored(
     write: Callable[[Any], Any] | None = None,
     read: Callable[[Any], Any] | None = None,
 ) -> Mapping[str, FieldOptions]:
-    """Metadata of a field: the `name` of its key, where that is not its own.
+    """Return the metadata of a field with these options.
 
-    `left_out`: a value that equals the field's default has no key. `older` is the value in documents that were written
-    before the field was there; it is always written, or left out instead of the default. The key stands `before` that
-    of another field. `write` and `read` are of a field whose form no hint says.
+    `name` is its key, if that differs from the field's name.
+
+    If `left_out` is True, a value that equals the default is not written. `older` is the value for documents that lack
+    the key; it is always written, or with `left_out` it takes the place of the default. The key is written `before`
+    that of another field. `write` and `read` replace the functions that the type hint gives.
     """
     return {OPTIONS_KEY: FieldOptions(name, left_out, older, before, write, read)}
 
 
-#: Metadata of a field that has no key where its value is the default.
+#: Metadata of a field that is not written if its value is the default.
 LEFT_OUT = stored(left_out=True)
 
 
-#: Metadata of a field that no document has.
+#: Metadata of a field that is never written.
 NOWHERE = {OPTIONS_KEY: FieldOptions(nowhere=True)}
-#: Metadata of a field whose value has fields that are texts: these are keys of the object itself.
+#: Metadata of a field whose value is a dataclass, and whose keys are written as keys of the object itself.
 SPREAD = {OPTIONS_KEY: FieldOptions(spread=True)}
-#: Metadata of a mapping whose values are each msgpack by itself: of 100,000 tables only one is there as lists and maps
-#: at a time.
+#: Metadata of a mapping whose values are msgpack each. Of 100,000 tables, only one at a time is then in memory as lists
+#: and maps.
 PACKED = {OPTIONS_KEY: FieldOptions(packed=True)}

@@ -1,4 +1,6 @@
-"""How a value of one type is written and read: by itself, and as code of the function for a whole class."""
+"""Forms: how a value of one type is written and read, directly and as generated code for the function of
+a whole class.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import msgpack
 
 from raycdc.core.typed_codec.fields import CodecError
 
-#: The errors of a value that has another form than its type says.
+#: The errors that a value with another form than its type raises.
 FAULTS = (LookupError, TypeError, ValueError, AttributeError)
 
 
@@ -24,14 +26,14 @@ _BUILTINS = {kind.__name__ for kind in (int, float, str, bool, bytes, dict, list
 
 
 class CodeBuilder:
-    """The code of one function, and the objects that it names."""
+    """A builder of the source code of one function, with the objects that the code names."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"Mapping": Mapping, "CodecError": CodecError, "FAULTS": FAULTS}
         self._locals = 0
 
     def bound(self, value: object) -> str:
-        """A name for `value`."""
+        """Return a name in the code for the object `value`."""
         if isinstance(value, type) and value.__name__ in _BUILTINS:
             return value.__name__
         for name, known in self.names.items():
@@ -42,7 +44,7 @@ class CodeBuilder:
         return name
 
     def local(self) -> str:
-        """A name that nothing has yet."""
+        """Return an unused name of a local variable."""
         self._locals += 1
         return f"x{self._locals}"
 
@@ -54,7 +56,7 @@ class CodeBuilder:
 
 
 class Form:
-    """How values of one type are written and read. `kinds` are the types that they have in JSON."""
+    """How values of one type are written and read. `kinds` are the JSON types of the written values."""
 
     kinds: tuple[type[Any], ...] = ()
 
@@ -62,11 +64,11 @@ class Form:
         raise NotImplementedError
 
     def read(self, data: Any) -> Any:
-        """Raises one of `FAULTS`, with the path to whatever is wrong."""
+        """Return the value that `data` was written from. Raises one of `FAULTS`, with the path to the invalid part."""
         raise NotImplementedError
 
     def writes(self, source: CodeBuilder, value: str) -> str:
-        """The code of `write`, for the value that the code `value` has."""
+        """Return the code that writes the value of the expression `value`."""
         return f"{source.bound(self.write)}({value})"
 
     def reads(self, source: CodeBuilder, data: str) -> str:
@@ -74,7 +76,7 @@ class Form:
 
 
 class ItselfForm(Form):
-    """A value that is written as it is, whatever it is."""
+    """The form of a value that is written unchanged, whatever it is."""
 
     def write(self, value: Any) -> Any:
         return value
@@ -90,7 +92,7 @@ class ItselfForm(Form):
 
 
 class ScalarForm(ItselfForm):
-    """A number, text, boolean or bytes."""
+    """The form of a number, text, boolean or bytes."""
 
     def __init__(self, kind: type[Any]) -> None:
         self.kind = kind
@@ -107,17 +109,19 @@ class ScalarForm(ItselfForm):
 
 
 class OwnForm(Form):
-    """A value that two functions write and read."""
+    """The form of a value that two given functions write and read."""
 
     def __init__(self, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:
-        # What a class does by itself may be an object of its own, whatever JSON has for it.
+        # The function of a class may return any JSON type.
         self.write = write  # type: ignore[method-assign, assignment]
         self.read = read  # type: ignore[method-assign, assignment]
         self.kinds = (dict, list, str)
 
 
 class PartlyOwnForm(Form):
-    """A value that a function writes, or reads; the other way is that of another form."""
+    """The form of a value for which one direction, writing or reading, has a given function; the other direction is
+    that of `form`.
+    """
 
     def __init__(self, form: Form, write: Callable[[Any], Any] | None, read: Callable[[Any], Any] | None) -> None:
         self.form = form
@@ -138,7 +142,7 @@ class PartlyOwnForm(Form):
 
 
 class TextForm(Form):
-    """A value that is a text where it is written."""
+    """The form of a value that is written as a text."""
 
     kinds = (str,)
 
@@ -161,7 +165,7 @@ class TextForm(Form):
 
 
 class ChoiceForm(Form):
-    """The values of an `Enum`, or those of a `Literal`, by how they are written."""
+    """The form of the members of an `Enum`, or of the values of a `Literal`, by their written values."""
 
     def __init__(self, members: Mapping[Any, Any], what: str) -> None:
         self.members = members
@@ -184,7 +188,7 @@ class ChoiceForm(Form):
 
 
 class OptionalForm(Form):
-    """A value or None."""
+    """The form of a value that may be None."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -206,7 +210,7 @@ class OptionalForm(Form):
 
 
 class ArrayForm(Form):
-    """An array of any length, read as a `kind`."""
+    """The form of an array of any length. `kind` is the type that it is read as."""
 
     kinds = (list,)
 
@@ -228,7 +232,7 @@ class ArrayForm(Form):
 
     def reads(self, source: CodeBuilder, data: str) -> str:
         if isinstance(self.form, ScalarForm) and self.form.kind is str:
-            # Joining texts is the quickest way to see that they are texts.
+            # Joining the items is the fastest test that all of them are texts.
             kind, slow = source.bound(self.kind), source.bound(self.read)
             return f"({kind}({data}) if type({data}) is list and ''.join({data}) is not None else {slow}({data}))"
         local = source.local()
@@ -244,7 +248,7 @@ class ArrayForm(Form):
 
 
 class TupleForm(Form):
-    """An array of as many values as there are `forms`."""
+    """The form of a tuple with one value for each of the `forms`."""
 
     kinds = (list,)
 
@@ -268,14 +272,14 @@ class TupleForm(Form):
         )
 
     def pattern(self, source: CodeBuilder) -> tuple[str, str]:
-        """The code that takes such an array apart, and that of the tuple."""
+        """Return the pattern that unpacks such an array, and the code that makes the tuple."""
         locals_ = [source.local() for _ in self.forms]
         values = "".join(f"{form.reads(source, local)}, " for form, local in zip(self.forms, locals_, strict=True))
         return f"[{', '.join(locals_)}]", f"({values})"
 
 
 class MapForm(Form):
-    """An object with any keys."""
+    """The form of a mapping with any keys."""
 
     kinds = (dict,)
 
@@ -308,13 +312,13 @@ class MapForm(Form):
         entries = f"({data} if type({data}) is dict else {source.bound(entries_of)}({data}))"
         if code == local and isinstance(self.key, ItselfForm):
             return entries
-        # A key of JSON is a text.
+        # The keys of a JSON object are texts.
         key_code = key if isinstance(self.key, ItselfForm) else self.key.reads(source, key)
         return f"{{{key_code}: {code} for {key}, {target} in {entries}.items()}}"
 
 
 class PackedForm(Form):
-    """A value as msgpack."""
+    """The form of a value that is packed as msgpack."""
 
     kinds = (bytes,)
 
@@ -333,7 +337,7 @@ class PackedForm(Form):
 
 
 class KindForm(Form):
-    """A union whose members have different types in JSON; `classes` are those of the values."""
+    """The form of a union whose members have different JSON types; `classes` are the Python types of the values."""
 
     def __init__(self, forms: Sequence[tuple[Any, Form]]) -> None:
         self.forms = {kind: form for _, form in forms for kind in form.kinds}
@@ -360,7 +364,7 @@ class KindForm(Form):
         return self._first_inline(data, super().reads(source, data))
 
     def _first_inline(self, value: str, otherwise: str) -> str:
-        """The code for a value that is itself where it is of the first type, if that is a scalar."""
+        """Return code that tests for the first type of the union inline, if that is a scalar."""
         first = self.classes[0][1]
         if not isinstance(first, ScalarForm):
             return otherwise
@@ -368,7 +372,7 @@ class KindForm(Form):
 
 
 def fault_of(form: Form, data: Any) -> CodecError | None:
-    """Return why `data` cannot be read; None if it can."""
+    """Return the error for `data`, which cannot be read; None if it can be read."""
     try:
         form.read(data)
     except CodecError as error:
@@ -379,12 +383,12 @@ def fault_of(form: Form, data: Any) -> CodecError | None:
 
 
 def unexpected(expected: str, data: Any) -> CodecError:
-    """The error for `data`, which is of another type."""
+    """Return the error for `data`, whose type is not the `expected` one."""
     return CodecError(f"expected {expected}, found {JSON_NAMES.get(type(data), type(data).__name__)}")
 
 
 def read_at(step: str, form: Form, data: Any) -> Any:
-    """The value of `data`, which is at `step` of an array or object."""
+    """Return the value of `data`, which is at `step` of an array or object."""
     try:
         return form.read(data)
     except CodecError as error:
@@ -394,14 +398,14 @@ def read_at(step: str, form: Form, data: Any) -> Any:
 
 
 def items_of(data: Any) -> Any:
-    """The array `data`. Raises `CodecError` where it is none."""
+    """Return `data` if it is an array. Raises `CodecError` otherwise."""
     if not isinstance(data, list | tuple):
         raise unexpected("an array", data)
     return data
 
 
 def entries_of(data: Any) -> Any:
-    """The object `data`. Raises `CodecError` where it is none."""
+    """Return `data` if it is an object. Raises `CodecError` otherwise."""
     if not isinstance(data, Mapping):
         raise unexpected("an object", data)
     return data

@@ -1,4 +1,4 @@
-"""Values every other package speaks in: tables, types, schemas, row kinds and the columns of a changelog batch."""
+"""The values that all packages use: tables, types, schemas, row kinds and the columns of a changelog batch."""
 
 from __future__ import annotations
 

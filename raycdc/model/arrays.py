@@ -1,4 +1,6 @@
-"""Additions to Arrow's arrays: finding values that cannot be converted, and Python values that Python's types lack."""
+"""Additions to Arrow's arrays: finding values that cannot be converted, and values that Python's own
+types cannot hold.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-#: Days since 1970 of the first and the last date that Python has.
+#: Days since 1970 of the first and the last date that Python supports.
 _FIRST_DAY, _LAST_DAY = datetime.date.min.toordinal() - _EPOCH, datetime.date.max.toordinal() - _EPOCH
 _DAY_US = 86_400_000_000
 
 
 def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
-    """Return for each value whether `turn` raises on it; found by halving, so good values cost one call together."""
+    """Return for each value if `turn` raises on it.
+
+    The values are halved again and again, so good values cost one call together.
+    """
     bad = np.zeros(len(array), np.bool_)
     waiting = [(0, len(array))]
     while waiting:
@@ -34,7 +39,9 @@ def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
 
 
 def beyond_calendar(column: pa.Array | pa.ChunkedArray) -> bool:
-    """Return True if a day or moment of the column is outside the years 1 to 9999: many readers have no others."""
+    """Return for each day or moment of the column if it is outside the years 1 to 9999, which many readers do not
+    support.
+    """
     first, last = _FIRST_DAY, _LAST_DAY + 1
     if pa.types.is_date(column.type):
         numbers = column.cast(pa.int32())
@@ -45,19 +52,24 @@ def beyond_calendar(column: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def python_value(scalar: pa.Scalar) -> Any:
-    """The value as Python has it; a day or moment of a year that Python has none of (0, or beyond 9999) as its text."""
+    """Return the value as Python has it.
+
+    A day or moment outside of Python's years (0, or beyond 9999) is returned as text.
+    """
     try:
         return scalar.as_py()
     except (ValueError, OverflowError):
         return scalar.cast(pa.string()).as_py()
 
 
-#: A value of a key or a partition, with days and moments as text.
+#: A value of a key or a partition; days and moments are texts.
 RowValue = str | int | float | bytes | decimal.Decimal | None
 
 
 def python_rows(rows: pa.Table) -> list[dict[str, RowValue]]:
-    """The rows with days and moments as their text: Python lacks some, and equal ones must be equal."""
+    """Return the rows with days and moments as texts, because Python lacks some of them, and equal ones
+    must be equal.
+    """
     for number, field in enumerate(rows.schema):
         if pa.types.is_temporal(field.type):
             rows = rows.set_column(number, field.name, rows.column(number).cast(pa.string()))

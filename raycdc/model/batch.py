@@ -1,7 +1,7 @@
 """The columns of a changelog batch inside raycdc.
 
-A batch (`pyarrow.RecordBatch`) holds rows of one table and one schema version: the table's columns in table order,
-then `META_FIELDS`. Constant metadata (`_db`, `_table`) is not stored; it is in the segment's descriptor.
+A batch (`pyarrow.RecordBatch`) holds rows of one table and one schema version: the table's columns in table order, then
+`META_FIELDS`. Constant metadata (`_db`, `_table`) is not stored; it is in the segment's descriptor.
 
 * `_op` int8: `RowKind`.
 * `_seq` int64: relative order. The absolute number is ``Segment.seq_base + _seq`` (see
@@ -12,11 +12,11 @@ then `META_FIELDS`. Constant metadata (`_db`, `_table`) is not stored; it is in 
 
 Batches are immutable after they are built and at most `BATCH_BYTES_MAX` large (one row may exceed it).
 
-How many **lost values** a batch has (dates that became null, text with bytes that were replaced: the policies of
-``source.types``) is in its schema's metadata, where it goes with the batch until a segment is made of it. So is that
-its columns are **masked** already, which those of most batches are when they are written to a segment.
+The schema's metadata of a batch has the number of its **lost values**: dates that became null, and text with replaced
+bytes, according to ``source.types``. The metadata also records if the columns are already **masked**; most are masked
+only when the batch is written to a segment.
 
-The kind of a changelog row, as in Flink's RowKind, plus truncation.
+`RowKind` is the kind of a changelog row, as in Flink, plus truncation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raycdc.model.schema import TableSchema
 
 
 class RowKind(IntEnum):
-    """Stored in a segment as int8 (`_op`), shown to people and sinks as `symbol`."""
+    """The kind of a changelog row. Segments store it as int8 (`_op`); people and sinks see its `symbol`."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -45,7 +45,7 @@ class RowKind(IntEnum):
         return SYMBOLS[self]
 
 
-#: Text of each kind, indexed by its code.
+#: The text of each kind, indexed by its code.
 SYMBOLS: tuple[str, ...] = ("+I", "-U", "+U", "-D", "T")
 
 
@@ -64,12 +64,13 @@ META_FIELDS: tuple[pa.Field, ...] = (
 META_COLUMNS: tuple[str, ...] = ("_op", "_seq", "_ts_ms", "_db", "_table", "_pos")
 
 
-#: Names that a table's own columns cannot have, in lower case: segments and targets would have two columns of one name.
+#: Names that a table's own columns cannot have, in lower case, because segments and targets would have two columns of
+#: one name.
 _RESERVED = frozenset({*META_COLUMNS, "_deleted", "_raycdc_order", "_raycdc_owner"})
 
 
 def reserved_column(names: Iterable[str]) -> str:
-    """The reason why a table with columns of these names is not supported, with advice; empty if it is."""
+    """Return why a table with columns of these names is not supported, with advice; empty if it is supported."""
     taken = next((name for name in names if name.casefold() in _RESERVED), None)
     if taken is None:
         return ""
@@ -84,23 +85,23 @@ _MASKED = b"raycdc.masked"
 
 
 def lost_values(batch: pa.RecordBatch) -> int:
-    """The number of values in the batch that differ from the source's."""
+    """Return the number of values in the batch that differ from the source's."""
     metadata = batch.schema.metadata
     return int(metadata.get(_LOST_VALUES, 0)) if metadata else 0
 
 
 def with_lost_values(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
-    """The batch with that many lost values."""
+    """Return the batch with the number of its lost values set."""
     return _noted(batch, _LOST_VALUES, str(count) if count else "")
 
 
 def is_masked(batch: pa.RecordBatch) -> bool:
-    """Return True if masks were applied to the batch; applying them a second time would change the values again."""
+    """Return True if masks were applied to the batch. Applying them a second time would change the values again."""
     return _MASKED in (batch.schema.metadata or ())
 
 
 def with_masked(batch: pa.RecordBatch, *, masked: bool) -> pa.RecordBatch:
-    """The batch, marked as masked or without that mark."""
+    """Return the batch, marked as masked or without that mark."""
     return _noted(batch, _MASKED, "1" if masked else "")
 
 
@@ -110,21 +111,27 @@ def _noted(batch: pa.RecordBatch, note: bytes, value: str) -> pa.RecordBatch:
 
 
 def part_of(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
-    """The rows that `mask` names, with their share of the lost values, rounded up."""
+    """Return the rows that `mask` selects, with their share of the lost values, rounded up."""
     kept = batch.filter(mask)
     lost = lost_values(batch)
     return with_lost_values(kept, -(-lost * kept.num_rows // batch.num_rows)) if lost else kept
 
 
 def changelog_schema(schema: TableSchema) -> pa.Schema:
-    """Arrow schema of a batch of `schema`'s table. Raises `SchemaError` if that would have two columns of one name."""
+    """Return the Arrow schema of a batch of `schema`'s table.
+
+    Raises `SchemaError` if it would have two columns of one name.
+    """
     if reserved := reserved_column(column.name for column in schema.columns):
         raise SchemaError(f"A {reserved}.")
     return pa.schema([*schema.arrow(), *META_FIELDS])
 
 
 def as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms: int) -> pa.RecordBatch:
-    """Rows that a snapshot read at `read_ms`, as inserts numbered from `first`; what they lost stays counted."""
+    """Return rows that a snapshot read at `read_ms` as inserts, numbered from `first`.
+
+    The number of lost values is kept.
+    """
     count = batch.num_rows
     meta = [
         pa.array(np.full(count, RowKind.INSERT, np.int8)),

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-#: ``spark.from_bytes`` where it is not set: a job costs about 70 ms of a Python worker, as writing this much does.
+#: The default of ``spark.from_bytes``: a Spark job costs about 70 ms of a Python worker, as much as writing this size.
 FROM_BYTES = 4 << 20
 
 
 class EngineName(StrEnum):
-    """The names are a promise to programs (`raycdc.observe.events`)."""
+    """The names of the engines. They are a promise to programs (`raycdc.observe.events`)."""
 
     DRIVER = "driver"
     RAY = "ray"
     SPARK = "spark"
 
 
-#: Rows by who read or wrote them.
+#: Numbers of rows by the engine that read or wrote them.
 RowsBy = Mapping[EngineName, int]
 
 _READERS = {EngineName.RAY: "Ray's readers", EngineName.DRIVER: "this process"}
@@ -28,9 +28,9 @@ _WRITERS = {EngineName.SPARK: "Spark", EngineName.DRIVER: "this process"}
 
 @dataclass(frozen=True, slots=True)
 class EngineRows:
-    """Rows of epochs in the sink.
+    """The numbers of rows in epochs that the sink holds.
 
-    The rows that a run `read`, by engine, and the `written` ones of all targets, by engine.
+    `read` counts the rows that a run read, by engine; `written` those of all targets, by engine.
 
     The two sums differ if rows go to several targets or to none, and if an earlier run had read them.
     """
@@ -50,7 +50,7 @@ class EngineRows:
         return "; ".join(parts)
 
     def to_json(self) -> dict[str, dict[str, int]]:
-        """The keys that programs read."""
+        """Return the numbers under the keys that programs read."""
         return {
             "rows_read_by": {str(engine): rows for engine, rows in self.read.items()},
             "rows_written_by": {str(engine): rows for engine, rows in self.written.items()},

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 
 from raycdc.model.types import LogicalType, TypeKind
 
-#: Decimal digits of a second in an Arrow timestamp's text.
+#: The number of decimal digits of a second in an Arrow timestamp's text.
 _FRACTION_DIGITS = 6
 
 _TEXT = frozenset({TypeKind.STRING, TypeKind.TIME, TypeKind.ENUM, TypeKind.SET})
 _NUMBER = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.YEAR})
 
-# JSON's own short escapes; other control characters are written as \u00XX.
+# JSON's own short escapes. Other control characters are written as \u00XX.
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 _NEEDS_ESCAPE = '[\\x00-\\x1f"\\\\]'
 
@@ -28,14 +28,14 @@ _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 
 def json_values(array: pa.Array, logical: LogicalType) -> pa.Array:
-    """Each value of `array` as JSON text; null stays null."""
+    """Return each value of `array` as JSON text; null stays null."""
     match logical.kind:
         case kind if kind in _TEXT:
             return quoted(array)
         case TypeKind.BINARY:
             return _binary(array)
         case TypeKind.JSON:
-            # A line break may stand between the tokens of a document, where a blank means the same.
+            # Between the tokens of a document, a line break can be replaced by a blank.
             return pc.replace_substring_regex(array, "[\\r\\n]", " ")
         case TypeKind.BOOLEAN:
             return pc.if_else(array, "true", "false")
@@ -56,17 +56,17 @@ def json_values(array: pa.Array, logical: LogicalType) -> pa.Array:
 
 
 def between_quotes(text: pa.Array) -> pa.Array:
-    """Texts that need no escapes as JSON strings."""
+    """Return texts that need no escapes as JSON strings."""
     return pc.binary_join_element_wise('"', text, '"', "")
 
 
 def quoted(array: pa.Array) -> pa.Array:
-    """Texts as JSON strings."""
+    """Return texts as JSON strings."""
     if pc.any(pc.match_substring_regex(array, _NEEDS_ESCAPE)).as_py():
         array = pc.replace_substring(array, "\\", "\\\\")
         for code in range(0x20):
             character = chr(code)
-            # Most texts have none of them; looking costs less than replacing.
+            # Most texts contain none of these characters, and searching costs less than replacing.
             if pc.any(pc.match_substring(array, character)).as_py():
                 array = pc.replace_substring(array, character, _SHORT_ESCAPES.get(character, f"\\u{code:04x}"))
         array = pc.replace_substring(array, '"', '\\"')
@@ -74,16 +74,16 @@ def quoted(array: pa.Array) -> pa.Array:
 
 
 def timestamp_text(array: pa.Array, fsp: int) -> pa.Array:
-    """``YYYY-MM-DD hh:mm:ss`` with `fsp` digits after the point, none and no point for 0."""
+    """Return ``YYYY-MM-DD hh:mm:ss`` with `fsp` digits after the point. For 0 there is no point."""
     text = array.cast(pa.timestamp("us")).cast(pa.string())
     assert 0 <= fsp <= _FRACTION_DIGITS
-    # From the end: years beyond 9999, and those before the first, have more characters.
+    # Sliced from the end, because years beyond 9999 and before 0 have more characters.
     beyond = _FRACTION_DIGITS - fsp if fsp else _FRACTION_DIGITS + 1
     return pc.utf8_slice_codeunits(text, 0, -beyond) if beyond else text
 
 
 def decimal_text(array: pa.Array, scale: int) -> pa.Array:
-    """All digits with exactly `scale` after the point; Arrow's own text turns to exponents for small numbers."""
+    """Return all digits with exactly `scale` after the point. Arrow's own text has exponents for small numbers."""
     offset = array.offset
     unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(array), array.buffers(), array.null_count, offset)
     if not scale:
@@ -97,17 +97,17 @@ def decimal_text(array: pa.Array, scale: int) -> pa.Array:
 
 
 def _binary(array: pa.Array) -> pa.Array:
-    """``{"$binary":"…"}`` around the base64 of each value."""
+    """Return ``{"$binary":"…"}`` with the base64 of each value."""
     wrapped = pc.binary_join_element_wise('{"$binary":"', base64_text(array), '"}', "")
     return pc.if_else(array.is_valid(), wrapped, pa.scalar(None, pa.string()))
 
 
 def base64_text(array: pa.Array) -> pa.Array:
-    """The base64 of each value, encoded in one sweep over all bytes of the column; an empty text for null."""
+    """Return the base64 of each value, encoded in one pass over all bytes of the column; an empty text for null."""
     offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     lengths = np.diff(offsets)
     data = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    # Every value moves to a multiple of three bytes, so that groups of three never span two values.
+    # Every value is moved to a multiple of three bytes, so that no group of three spans two values.
     groups = -(-lengths // 3)
     starts = np.concatenate(([0], np.cumsum(groups)))
     padded = np.zeros(int(starts[-1]) * 3, np.uint8)

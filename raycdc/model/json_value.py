@@ -1,4 +1,4 @@
-"""The type of a value that JSON can hold."""
+"""The type of a value that JSON can represent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes of keys that are the same in every process; they decide to which partition a key belongs."""
+"""Hashes of keys that are the same in every process. They decide to which partition a key belongs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ _NO_NULLS = np.zeros(0, np.uint8)
 
 
 def key_hashes(batch: pa.RecordBatch, key: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """A hash per row over the columns `key`: equal keys have equal ones, in integers and texts of any width too.
+    """Return a hash per row over the columns `key`.
 
-    No nested types.
+    Equal keys have equal hashes, in integers and texts of any width.
+
+    Nested types are not supported.
     """
     hashes = np.full(batch.num_rows, loops.FNV_OFFSET)
     for name in key:
@@ -31,7 +33,7 @@ def _mix(hashes: np.ndarray, column: pa.Array) -> None:
     if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind.bit_width < 64):
         column, kind = column.cast(pa.int64()), pa.int64()
     if pa.types.is_floating(kind):
-        column = pa.array(column.to_numpy(zero_copy_only=False) + 0.0, kind)  # -0.0 and 0.0 are one key.
+        column = pa.array(column.to_numpy(zero_copy_only=False) + 0.0, kind)  # -0.0 and 0.0 are the same key.
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
         column, kind = column.cast(pa.large_binary()), pa.large_binary()
     if pa.types.is_large_binary(kind):

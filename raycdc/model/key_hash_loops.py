@@ -1,4 +1,4 @@
-"""Compiled loops that hash key columns: FNV-1a over each value's bytes, finished so that every bit is good.
+"""Compiled loops that hash key columns: FNV-1a over each value's bytes, finished so that all bits are well mixed.
 
 Fowler, Noll, Vo (RFC 9923); the finalizer is MurmurHash3's (Appleby 2011).
 """
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from raycdc.core.compiled import njit
 
-#: The state before the first column.
+#: The state of the hash before the first column.
 FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
 _FINISH_1 = np.uint64(0xFF51AFD7ED558CCD)
 _FINISH_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _HALF = np.uint64(33)
-#: Stands for NULL, and separates the values of two columns.
+#: The byte that stands for NULL, and that separates the values of two columns.
 _MARK = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -24,7 +24,10 @@ _MARK = np.uint64(0x9E3779B97F4A7C15)
 def mix_fixed(
     hashes: NDArray[np.uint64], data: NDArray[np.uint8], first: int, width: int, valid: NDArray[np.uint8]
 ) -> None:
-    """A column of values of `width` bytes, of which the row 0 is the one at `first`. `valid` is empty without NULLs."""
+    """Add a column of values of `width` bytes to the hashes.
+
+    Row 0 is the value at index `first`; `valid` is empty if there is no NULL.
+    """
     for row in range(len(hashes)):
         code = (hashes[row] ^ _MARK) * _FNV_PRIME
         if len(valid) == 0 or valid[row]:
@@ -38,7 +41,7 @@ def mix_fixed(
 def mix_bytes(
     hashes: NDArray[np.uint64], data: NDArray[np.uint8], ends: NDArray[np.int64], valid: NDArray[np.uint8]
 ) -> None:
-    """A column of texts or binaries; `ends` has one entry more than there are rows."""
+    """Add a column of texts or binaries to the hashes. `ends` has one entry more than there are rows."""
     for row in range(len(hashes)):
         code = (hashes[row] ^ _MARK) * _FNV_PRIME
         if len(valid) == 0 or valid[row]:
@@ -49,7 +52,7 @@ def mix_bytes(
 
 @njit
 def finish(hashes: NDArray[np.uint64]) -> None:
-    """Every bit of the state moves half of the hash."""
+    """Mix the bits of each hash, so that a change of any bit changes half of them."""
     for row in range(len(hashes)):
         code = hashes[row]
         code = (code ^ (code >> _HALF)) * _FINISH_1

@@ -1,4 +1,4 @@
-"""Key columns as they are compared: by every group-by and join over keys, so that all agree which rows are one."""
+"""Key columns in a form in which equal keys are equal, for every group-by and join over keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 
 def comparable(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The columns `key` of `rows` so that equal keys have equal values: -0.0 is 0.0.
+    """Return the columns `key` of `rows` in a form in which equal keys have equal values: -0.0 is 0.0.
 
-    Texts have offsets of 64 bits, so that any number of them may be gathered in one array.
+    Texts have 64-bit offsets, so that any number of them fits in one array.
     """
     return pa.table({name: _comparable(rows.column(name)) for name in key})
 
@@ -54,7 +54,10 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def without(rows: pa.Table, keys: pa.Table) -> np.ndarray:
-    """Which of `rows` have none of `keys`, whose columns are the key's, in types that `rows` has them in."""
+    """Return for each of the `rows` if its key is not in `keys`.
+
+    `keys` has the key's columns, in the types of `rows`.
+    """
     names = keys.column_names
     have, deleted = comparable(rows, names), comparable(keys, names)
     if len(names) == 1:

@@ -16,20 +16,20 @@ import pyarrow as pa
 from raycdc.model.schema import TableSchema
 
 _INSTEAD = "…"
-#: A text in quotes, whose quotes are not within a word (``doesn't``); a number that is no part of a word or version.
+#: A text in quotes whose quotes are not within a word (``doesn't``), or a number that is no part of a word or version.
 _QUOTED = re.compile(r"(?<!\w)'(?:[^']|''|'(?=\w))*'(?!\w)|\"(?:[^\"]|\"\")*\"")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w)")
 
 
 def row_named(batch: pa.RecordBatch, index: int, schema: TableSchema) -> str:
-    """The row of `batch` at `index`, by its position in the log, as far as `batch` has it, and its key's columns."""
+    """Return a name of the row of `batch` at `index`: its position in the log, if it has one, and the key's columns."""
     at = batch.column("_pos")[index].as_py() if "_pos" in batch.schema.names else ""
     row = f"the row at {at}" if at else "a row of the snapshot" if at is None else "a row"
     return f"{row} with its key in {key_named(schema.primary_key)}" if schema.primary_key else row
 
 
 def key_named(names: Iterable[str]) -> str:
-    """A key by its columns: ``(tenant, id)``."""
+    """Return a name of a key by its columns: ``(tenant, id)``."""
     return f"({', '.join(names)})"
 
 

@@ -1,8 +1,7 @@
 """The schema of a table as raycdc carries it from source to sink.
 
-Constants of a schema as values: the default that rows which exist get in an added column.
-
-The text is the one a `Column` carries as its default: what its type shows, TIMESTAMP in UTC, BINARY as UTF-8.
+`constant` converts the default of an added column, which existing rows get, to a value. A `Column` has its default as
+text: as its type prints it, TIMESTAMP in UTC, BINARY as UTF-8.
 """
 
 from __future__ import annotations
@@ -22,9 +21,11 @@ from raycdc.model.types import LogicalType
 
 @dataclass(frozen=True, slots=True)
 class Column(JsonObject):
-    """One column. `default` is the constant that existing rows get when the column is added, as text, or None.
+    """One column.
 
-    `hidden`: the default is the masked form of that constant, for rows that are masked already.
+    `default` is the constant that existing rows get when the column is added, as text, or None.
+
+    `hidden`: the default is the masked form of that constant, for rows that are already masked.
     """
 
     name: str
@@ -50,28 +51,34 @@ class TableSchema(JsonObject):
     primary_key: tuple[str, ...] = ()
 
     def arrow(self) -> pa.Schema:
-        """Arrow schema of the table's columns alone. Every field is nullable: a before-image or a sink may need it."""
+        """Return the Arrow schema of the table's own columns.
+
+        Every field is nullable, because a before-image or a sink may need null.
+        """
         return pa.schema([pa.field(c.name, c.type.arrow()) for c in self.columns])
 
     def spark_ddl(self) -> str:
-        """The columns as a Spark SQL column list, names quoted."""
+        """Return the columns as a Spark SQL column list, with quoted names."""
         return ", ".join(f"`{c.name.replace('`', '``')}` {c.type.spark()}" for c in self.columns)
 
     def column(self, name: str) -> Column:
-        """The column called exactly `name`; KeyError when there is none."""
+        """Return the column called exactly `name`. Raises KeyError if there is none."""
         for column in self.columns:
             if column.name == name:
                 return column
         raise KeyError(name)
 
     def fingerprint(self) -> str:
-        """16 hex digits that name this schema version in manifests, segments and the schema store."""
+        """Return 16 hex digits that identify this schema version in manifests, segments and the schema store."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
-        """Return one shared object for many tables of one schema: tenants have tables by the ten thousand."""
+        """Return the schema of this JSON.
+
+        Tables with the same schema share one object, because tenants have tables by the ten thousand.
+        """
         return _schema_of(json.dumps({"columns": data["columns"], "primary_key": data["primary_key"]}))
 
 
@@ -82,7 +89,7 @@ def _schema_of(text: str) -> TableSchema:
 
 
 def constant(text: str, arrow: pa.DataType) -> pa.Scalar:
-    """`text` as a value of `arrow`. Raises `pa.ArrowException` where it is none."""
+    """Return `text` as a value of the type `arrow`. Raises `pa.ArrowException` if it is none."""
     scalar = pa.scalar(text)
-    # The text has no time zone, which Arrow requires for a type with one, so it is parsed without a zone first.
+    # The text has no time zone, but Arrow requires one for a type with a zone. So it is parsed without a zone first.
     return scalar.cast(pa.timestamp("us")).cast(arrow) if pa.types.is_timestamp(arrow) else scalar.cast(arrow)

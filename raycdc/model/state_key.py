@@ -1,9 +1,9 @@
 """`pipeline.state_key`: encrypts values of masked columns that the state must remember.
 
 These are the bounds of chunks of a table that is cut by a masked column, and rows of prepared XA transactions of such a
-table. Both are compared with the values of other rows later, and a masked value is of no use for that. Encryption is
-AES-SIV (RFC 5297) without a nonce: equal values are equal texts, nothing else of them shows, and a changed text is
-refused. A text names its version and the key's fingerprint, so that a wrong key is told from damage.
+table. Both are compared with unmasked values of other rows later, so they cannot be stored masked. Encryption is
+AES-SIV (RFC 5297) without a nonce: equal values give equal texts, which reveal nothing else, and a changed text is
+refused. A text contains its version and the key's fingerprint, so that a wrong key is distinguished from damage.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from functools import cache
 
 from raycdc.errors import StateError
 
-#: Characters that a key has at least: it is often made by people.
+#: The minimum number of characters of a key, because keys are often chosen by people.
 LENGTH_MIN = 16
 
 _HEAD = "sealed:1:"
 _SEALED = re.compile(f"{_HEAD}([0-9a-f]+):")
-#: RFC 7914; 16 MiB and some 50 ms, once per process.
+#: The cost parameters of scrypt (RFC 7914): 16 MiB and some 50 ms, once per process.
 _COST = {"n": 1 << 14, "r": 8, "p": 1}
 _KEY_BYTES = 64
 
 
 class StateKey:
-    """A key made of the secret that the configuration names. Picklable; ``repr`` shows the fingerprint alone."""
+    """A key derived from the secret that the configuration names.
+
+    Picklable; ``repr`` shows only the fingerprint.
+    """
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -40,15 +43,15 @@ class StateKey:
         return _derived(self._secret)[1]
 
     def seal(self, data: bytes) -> str:
-        """`data` as a text that only `open` of the same key reads."""
+        """Return `data` encrypted as a text, which only `open` of the same key can read."""
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-        # The library encrypts no empty text.
+        # The library does not encrypt an empty text.
         sealed = AESSIV(_derived(self._secret)[0]).encrypt(b"\0" + data, [_HEAD.encode()])
         return f"{_HEAD}{self.fingerprint}:{base64.b64encode(sealed).decode()}"
 
     def open(self, text: str) -> bytes:
-        """Return the inverse of `seal`. Raises `StateError` for a text of another key, and for a damaged one."""
+        """Return the inverse of `seal`. Raises `StateError` for a text of another key, and for a damaged text."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
@@ -65,7 +68,7 @@ class StateKey:
 
 
 def require_state_key(key: StateKey | None, text: str) -> None:
-    """Raise `StateError` if `text`, which comes from a state, has something that `key` does not open."""
+    """Raise `StateError` if `text`, which comes from a state, contains a value that `key` cannot decrypt."""
     for fingerprint in sorted(set(_SEALED.findall(text))):
         if key is None:
             raise no_key()
@@ -81,7 +84,7 @@ def _another(fingerprint: str, key: StateKey) -> StateError:
 
 
 def no_key() -> StateError:
-    """The error of a state that needs a key where none is configured."""
+    """Return the error for a state that needs a key although none is configured."""
     return StateError(
         "The state has values that are encrypted, and pipeline.state_key is not set. Set it to the key that "
         "this state was begun with."
@@ -95,6 +98,6 @@ def is_sealed(value: object) -> bool:
 
 @cache
 def _derived(secret: str) -> tuple[bytes, str]:
-    """The key and its fingerprint."""
+    """Return the key and its fingerprint."""
     derived = hashlib.scrypt(secret.encode(), salt=b"raycdc state key", dklen=_KEY_BYTES + 4, **_COST)
     return derived[:_KEY_BYTES], derived[_KEY_BYTES:].hex()

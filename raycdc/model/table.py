@@ -1,11 +1,10 @@
 """Names of tables, and the text of a name.
 
-A table is a pair, and both parts may have dots: of MySQL's ``sec.x`.`t`` and ``sec`.`x.t`` (as its manual quotes
-identifiers) either is a table of its own. So the text of a name is DATABASE.TABLE where the database has no dot, and
-```DATABASE`.TABLE`` where it has one; the table begins behind the first dot, or behind the quoted database, and is
-never quoted. Every place that makes a text of a name (states, messages, configuration keys, targets' records) uses
-``str`` and `TableId.parse`. Names that people write to choose tables may be quoted in more ways
-(`raycdc.model.rules.selector`).
+A name is a pair, and both parts may have dots: MySQL's ``sec.x`.`t`` and ``sec`.`x.t`` (as its manual quotes
+identifiers) are two different tables. So the text of a name is DATABASE.TABLE if the database has no dot, and
+```DATABASE`.TABLE`` if it has one. The table begins after the first dot, or after the quoted database, and is never
+quoted. States, messages, configuration keys and targets' records all use ``str`` and `TableId.parse`. Names that people
+write to choose tables may be quoted in more ways (`raycdc.model.rules.selector`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from raycdc.core.typed_codec import JsonText
 #: File names have 255 bytes on Linux; this leaves room for the other parts of the name.
 FILE_NAME_BYTES = 160
 _DIGITS = 32
-#: A name between backquotes, those in it doubled.
+#: A name in backquotes; a backquote in the name is doubled.
 _QUOTED = r"`(?:[^`]|``)+`"
 _QUOTED_DATABASE = re.compile(rf"({_QUOTED})\.(.+)", re.DOTALL)
 
@@ -32,8 +31,9 @@ class TableId(JsonText):
     table: str
 
     def __str__(self) -> str:
-        """A text that no other table has. It is `dotted`, unless the database has a dot, or begins with a backquote
-        in a way that looks quoted.
+        """Return a text that no other table has.
+
+        It is `dotted`, unless the database has a dot, or begins with a backquote so that it would look quoted.
         """
         dotted = self.dotted
         if "." in self.db or (dotted[:1] == "`" and _quoted(dotted) is not None):
@@ -47,7 +47,7 @@ class TableId(JsonText):
 
     @classmethod
     def parse(cls, text: str) -> TableId:
-        """Return the inverse of ``str``. ValueError for a text without two parts."""
+        """Return the inverse of ``str``. Raises ValueError for a text without two parts."""
         if (parts := _quoted(text)) is not None:
             return parts
         db, dot, table = text.partition(".")
@@ -57,7 +57,7 @@ class TableId(JsonText):
 
 
 def file_name(text: str) -> str:
-    """`text`, made of tables' names, as the name of one file; no two texts have one."""
+    """Return a file name for `text`, which is made of tables' names. Different texts have different file names."""
     shown = text.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")
     if len(shown.encode()) <= FILE_NAME_BYTES:
         return shown
@@ -66,12 +66,12 @@ def file_name(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A part of a table's name between backquotes."""
+    """Return a part of a table's name in backquotes."""
     return f"`{name.replace('`', '``')}`"
 
 
 def quoted_parts(text: str, *unquoted: str) -> tuple[str, ...] | None:
-    """The parts of a name, joined by dots, of which at least one is quoted; None if none is.
+    """Return the parts of a name that are joined by dots, if at least one of them is quoted; otherwise None.
 
     `unquoted` has, for each part, the regular expression of its texts without quotes.
     """
@@ -85,8 +85,9 @@ def quoted_parts(text: str, *unquoted: str) -> tuple[str, ...] | None:
 
 
 def _quoted(text: str) -> TableId | None:
-    """The table whose text begins with its database in quotes. Quotes that the database does not need are a part of
-    its name: texts of earlier releases have none but those.
+    """Return the table whose text begins with its database in quotes.
+
+    Quotes that the database does not need are a part of its name, because earlier releases wrote no others.
     """
     if (parts := _QUOTED_DATABASE.fullmatch(text)) is None:
         return None

@@ -31,7 +31,7 @@ DECIMAL_PRECISION_MAX = 38
 
 
 class TypeKind(StrEnum):
-    """Closed set of logical types; the value is what state files hold."""
+    """The closed set of logical types. State files hold the values."""
 
     BOOLEAN = "boolean"
     INT8 = "int8"
@@ -57,11 +57,11 @@ class TypeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogicalType(JsonObject):
-    """A type with the parameters that change values or their text.
+    """A logical type with the parameters that affect values or their text.
 
     `precision`/`scale` belong to DECIMAL, `fsp` (fractional-second digits, 0–6) to the temporal kinds and `length`
-    (bits) to BIT. `native` is the source's own spelling (``information_schema.COLUMN_TYPE``), for people and DDL;
-    it takes no part in equality of data, but is kept in state. A state has only the parameters that are set, so that
+    (bits) to BIT. `native` is the source's own spelling (``information_schema.COLUMN_TYPE``), for people and DDL; it
+    takes no part in equality of data, but is kept in state. A state has only the parameters that are set, so that
     schemas stay readable.
     """
 
@@ -73,11 +73,11 @@ class LogicalType(JsonObject):
     native: str = field(default="", metadata=LEFT_OUT)
 
     refuses_unknown_keys = True
-    #: The schemas of 100,000 tables have a million columns, and few types.
+    #: Types are cached, because the schemas of 100,000 tables have a million columns, and few different types.
     interned_max = 1 << 16
 
     def arrow(self) -> pa.DataType:
-        """The Arrow type of a column of this type (table in the module's docstring)."""
+        """Return the Arrow type of a column of this type (see the table in the module's docstring)."""
         match self.kind:
             case TypeKind.DECIMAL:
                 return pa.decimal128(self.precision, self.scale)
@@ -87,7 +87,7 @@ class LogicalType(JsonObject):
                 return _ARROW[kind]
 
     def spark(self) -> str:
-        """The Spark SQL DDL spelling of `arrow()`."""
+        """Return the Spark SQL DDL spelling of `arrow()`."""
         match self.kind:
             case TypeKind.DECIMAL:
                 return f"decimal({self.precision},{self.scale})"
@@ -98,7 +98,9 @@ class LogicalType(JsonObject):
 
 
 def wide_decimal(logical: LogicalType) -> tuple[int, int] | None:
-    """Precision and scale of a decimal column whose values are text because Arrow's decimals are too narrow."""
+    """Return precision and scale of a decimal column whose values are text because Arrow's decimals are too narrow;
+    else None.
+    """
     match = _WIDE.match(logical.native) if logical.kind is TypeKind.STRING else None
     return (int(match[1]), int(match[2] or 0)) if match else None
 

@@ -1,6 +1,7 @@
-"""Views: how rows of one table are read as other rows. A segment carries one if its table is transformed or merged.
+"""Views: how stored rows of one table are read as rows of a target.
 
-First a *projection* chooses, renames and adds columns; then rows become rows of a target that merges several tables.
+A segment carries a view if its table is transformed or merged. First a *projection* selects, renames and adds columns.
+Then rows are converted to the columns of a target that merges several tables.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from raycdc.model.types import LogicalType, TypeKind
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A column of a projection: the stored (or metadata) column `stored`, or `constant` in all rows."""
+    """A column of a projection: the values of the stored (or metadata) column `stored`, or `constant` in all rows."""
 
     name: str
     stored: str = ""
@@ -24,7 +25,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Projection(JsonObject):
-    """Columns by name. With `deleted` a last column of this name says which rows are deleted: they stay, as updates."""
+    """A projection to columns by name.
+
+    If `deleted` is set, a last column of this name marks deleted rows, which stay as updates.
+    """
 
     outputs: tuple[Output, ...]
     deleted: str = ""
@@ -32,7 +36,8 @@ class Projection(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class RowView(JsonObject):
-    """Rows of schema `source`, to be read as rows of `target`, which has all their columns in types that hold them.
+    """A view of rows of schema `source` as rows of `target`, which has all their columns in types that hold their
+    values.
 
     Columns are the same if their names differ only in case. A column that `source` lacks is null, or, with `fill`, has
     the constant default with which it was added elsewhere. A `projection` first converts stored rows to rows of
@@ -48,7 +53,10 @@ class RowView(JsonObject):
 
 
 def projected(projection: Projection | None, names: Mapping[str, str]) -> Projection | None:
-    """Return `projection` with the additional columns `names`, each with the values of the column named for it."""
+    """Return `projection` with additional columns.
+
+    `names` maps each new column to the column whose values it has.
+    """
     if not names:
         return projection
     there = {output.name: output for output in projection.outputs} if projection is not None else {}
@@ -59,7 +67,7 @@ def projected(projection: Projection | None, names: Mapping[str, str]) -> Projec
 
 
 def constant_type(value: object) -> LogicalType:
-    """The type of a projection's constant, as Spark gives it."""
+    """Return the type of a projection's constant, as in Spark."""
     match value:
         case bool():
             return LogicalType(TypeKind.BOOLEAN)

@@ -1,4 +1,4 @@
-"""Checks that tables are still captured as when they were begun: rows captured differently cannot share a target."""
+"""Checks that tables are captured in the same way as at their snapshot, because a target must not mix two ways."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def require_as_begun(
     now: Callable[[TableId], object],
     options: str,
 ) -> None:
-    """Raise `ConfigError` for a followed table that is now captured in another way than when it was begun.
+    """Raise `ConfigError` if a followed table is now captured in another way than when it was first read.
 
-    `begun` and `now` describe how a table is captured, by its document and by the configuration; `options` are the keys
-    that decide it.
+    `begun` returns how a table was captured, according to its schema document; `now` returns how the configuration
+    captures it. `options` are the keys that decide it.
     """
     for table, state in split.state.followed.items():
         before, after = begun(split.schemas[state.schema]), now(table)

@@ -12,9 +12,9 @@ process that needs it, from the section and a `SourceContext`, so it is picklabl
 |To copy: `raycdc/connectors/datagen` for the first kind, ``examples/custom_source`` for one without a snapshot, and \
 ``examples/custom_events`` for the second kind, with events of its own in both directions.
 
-The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`, the enumerator that is created or restored, the
-reader that is created in each reader process, `acknowledge` for ``notifyCheckpointComplete``. Optional abilities are
-the second half of `Source`; the default of each of these methods means that the source lacks the ability.
+The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`; an enumerator, created or restored; a reader,
+created in each reader process; and `acknowledge` for ``notifyCheckpointComplete``. Optional abilities are the second
+half of `Source`; the default of each of these methods means that the source lacks the ability.
 
 | called in | methods |
 |---|---|
@@ -95,12 +95,13 @@ from raycdc.transform.target_rules import TargetRules
 
 ConfigT = TypeVar("ConfigT", bound=SourceConfig)
 
-#: ``(statement, default database)`` to the schema changes that it makes; raises `SchemaError` with the reason.
+#: Takes ``(statement, default database)``, and returns the schema changes of the statement. Raises `SchemaError` with
+#: the reason if it cannot be parsed.
 ReadStatement = Callable[[str, str], tuple[SchemaChangeEvent, ...]]
 
 
 class Boundedness(StrEnum):
-    """Whether a source ends by itself; FLIP-27's words."""
+    """Says if a source ends by itself, in FLIP-27's words."""
 
     BOUNDED = "bounded"
     CONTINUOUS_UNBOUNDED = "continuous-unbounded"
@@ -108,7 +109,9 @@ class Boundedness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """A source's knowledge of its pipeline, given when it is made. Picklable; its ``repr`` shows no key.
+    """What a source knows of its pipeline.
+
+    It is given to the source when that is made. Picklable; its ``repr`` shows no key.
 
     `rules` say what targets can follow and hold; `left_out` are the kinds of schema changes that are ignored; `masking`
     says which values no state may store in the clear; `sink` is the sink's type, empty if a Python caller takes the
@@ -124,7 +127,7 @@ class SourceContext:
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Types of schema changes that reach no target; there are no rows for them either."""
+        """Return the types of schema changes that reach no target. No rows for these changes reach a target either."""
         return self.rules.left_out
 
 
@@ -152,7 +155,9 @@ class SourceFindings:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Where a log can be read from instead of a place that is lost, and all tables there, which are read again."""
+    """The position from which a log can be read after its present position was lost, and all tables at that position,
+    which are read again.
+    """
 
     position: Position
     ordinal: int
@@ -161,9 +166,9 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """The unread size of a log, and how long the source keeps the log at least; None if not known.
+    """The unread size of a log, and the shortest time for which the source keeps the log; None if unknown.
 
-    `forever`: until it is deleted by hand.
+    `forever`: the log is kept until it is deleted by hand.
     """
 
     unread_bytes: int | None = None
@@ -172,9 +177,9 @@ class LogRetention:
 
 
 class Source(ABC, Generic[ConfigT]):
-    """See the module's docstring."""
+    """A source: the interface of a connector. See the module's docstring."""
 
-    #: True if `tables` returns all tables there are. Tables in messages are known only by reading them.
+    #: True if `tables` returns all existing tables. False if tables are known only by reading messages.
     knows_tables: ClassVar[bool] = True
 
     def __init__(self, config: ConfigT, context: SourceContext | None = None) -> None:
@@ -185,35 +190,34 @@ class Source(ABC, Generic[ConfigT]):
     def boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED if self.config.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
-    # --- what every source does -----------------------------------------------------------------------------------
-
     @abstractmethod
     def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
-        """Return all findings about the source before a run, good and bad. Changes nothing anywhere.
+        """Return all findings about the source before a run, good and bad.
 
-        `last` is the newest manifest of the state, None before the first epoch. With `names_reported`, configured
-        tables that do not exist were reported already. Raises `SourceError` only if the source cannot be reached.
+        Changes nothing anywhere.
+
+        `last` is the newest manifest of the state, None before the first epoch. If `names_reported` is True, configured
+        tables that do not exist were already reported. Raises `SourceError` only if the source cannot be reached.
         """
 
     @abstractmethod
     def preflight(self, last: Manifest | None) -> None:
-        """Refuse what could not work after the epoch `last`, None at a first start: what `check` finds, as an error.
+        """Raise the problems that `check` finds as errors, before a run goes on after the epoch `last` (None at a first
+        start).
 
-        Raises `SourceError` with the fix, and `LogLostError` where the log no longer reaches back.
+        Raises `SourceError` with the fix, and `LogLostError` if the log no longer reaches back.
         """
 
     @abstractmethod
     def tables(self) -> dict[TableId, SourceTable]:
-        """The tables that a run which starts now would capture, for ``raycdc plan``; see `knows_tables`."""
+        """Return the tables that a run which starts now would capture, for ``raycdc plan``; see `knows_tables`."""
 
     @abstractmethod
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
-        """The enumerator, new or restored (FLIP-27's ``createEnumerator`` and ``restoreEnumerator``)."""
+        """Return the enumerator, new or restored (FLIP-27's ``createEnumerator`` and ``restoreEnumerator``)."""
 
     @abstractmethod
     def create_reader(self, context: ReaderContext) -> SourceReader: ...
-
-    # --- optional abilities of a source -----------------------------------------------------------------------------
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Accept that the sink durably holds everything before these positions of the unbounded splits, by split id.
@@ -228,25 +232,27 @@ class Source(ABC, Generic[ConfigT]):
         return None
 
     def restart(self, last: Manifest) -> Restart | None:
-        """Return where to go on after a lost log; None if the source cannot take snapshots.
+        """Return where to go on if the log was lost; None if the source cannot take snapshots.
 
         Raises `LogLostError` if the source was replaced by another one, because its data may be anything.
         """
         return None
 
     def unfollowable(self, stream: StreamState) -> list[Refusal]:
-        """Return the followed tables of a sealed state that cannot be followed any more; they are parked."""
+        """Return the tables of a sealed state that can no longer be followed; they are parked."""
         return []
 
     def require_as_begun(self, split: StreamSplit) -> None:
         """Raise `ConfigError` if a followed table would be read in another way than its written rows were."""
 
     def has_before_images(self) -> bool:
-        """Return True if every change comes with the row before it now; only then `needs_before_images` may be set."""
+        """Return True if every change comes with the previous row now. Only then `needs_before_images` may be set."""
         return False
 
     def incremental(self) -> IncrementalSource[Any] | None:
-        """The source as one whose tables can be read at any time; None if rows are known by their log alone."""
+        """Return this source as an `IncrementalSource`, whose tables can be read at any time; None if rows come only
+        from a log.
+        """
         return None
 
     def warm_up(self) -> None:
@@ -264,7 +270,7 @@ class Source(ABC, Generic[ConfigT]):
         return None
 
     def statistics(self) -> Mapping[str, Mapping[str, int]]:
-        """Counts of this process since it began, by their names and tables, for people."""
+        """Return counts of this process since it began, by name and table, for people."""
         return {}
 
 
@@ -282,7 +288,9 @@ class IncrementalSource(Source[ConfigT]):
     @property
     @abstractmethod
     def ring_s(self) -> float:
-        """Seconds of dropped rows to remember, as the server cannot say when they become visible; 0 if it can."""
+        """Return for how many seconds dropped rows are remembered, because the server cannot say when they become
+        visible; 0 if it can.
+        """
 
     @abstractmethod
     def enumerator_dialect(self) -> EnumeratorDialect:
@@ -294,35 +302,35 @@ class IncrementalSource(Source[ConfigT]):
 
         Blocks. Raises `LogLostError` if the position is gone.
 
-        Tables in ``split.state.parked`` marked ``again`` are begun by the log
-        (`raycdc.source.tables.resnapshots.begin`), or parked again if that fails; ``raycdc tables resnapshot`` waits
-        for that. The log delivers no rows of the other parked tables, but its positions pass theirs (`Progress`),
-        because a bounded run ends at `EnumeratorDialect.current_ordinal`.
+        If a table in ``split.state.parked`` is marked ``again``, the log begins it
+        (`raycdc.source.tables.resnapshots.begin`), or parks it again if that fails; ``raycdc tables resnapshot`` waits
+        for this. The log delivers no rows of other parked tables, but its positions advance past their changes
+        (`LogProgress`), because a bounded run ends at `EnumeratorDialect.current_ordinal`.
 
-        A split with `beside` set is opened while this process reads the same log at a later position, unless the
+        A split with `is_catch_up` set is opened while this process reads the same log at a later position, unless the
         configuration rules that out (`SourceConfig.why_read_once`).
         """
 
     @abstractmethod
     def chunk_reader(self) -> ChunkReader:
-        """Connect, to read chunks. Blocks."""
+        """Connect, and return a reader of chunks. Blocks."""
 
     @abstractmethod
     def key_order(self, split: StreamSplit) -> KeyOrder:
         """Return how keys of log rows are compared with the bounds of chunks."""
 
     def is_complete(self, notes: LogNotes, up_to: int) -> bool:
-        """Return True if `notes` of the log (`LogPosition.notes`) hold nothing pending up to the ordinal `up_to`.
+        """Return True if the log's `notes` (`LogPosition.notes`) hold nothing pending up to the ordinal `up_to`.
 
-        Pending means: still to be delivered, although the log has passed its position. Otherwise the reported ordinal
-        may stay before it. A table does not pass from one reading of the log to another, and no bounded run ends, until
-        both are resolved.
+        Pending means: still to be delivered, although the log has passed its position. While something is pending, the
+        reported ordinal may stay before that position. A table is not moved from one stream to the other, and a bounded
+        run does not end, until neither stream has anything pending.
         """
         return True
 
     @property
     def takes_snapshot(self) -> bool:
-        """Return True if existing rows are read when a pipeline begins. Otherwise targets lack older rows."""
+        """Return True if existing rows are read when a pipeline begins. If False, targets lack older rows."""
         return True
 
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState | None:
@@ -333,11 +341,13 @@ class IncrementalSource(Source[ConfigT]):
         return None
 
     def split_trials(self) -> Sequence[SplitTrial[IncrementalSource[Any]]]:
-        """The strategies by which tables can be cut, for ``raycdc bench splits``; none where there is one way alone."""
+        """Return the strategies by which tables can be cut, for ``raycdc bench splits``; empty if there is only one
+        way.
+        """
         return ()
 
     def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
-        """Raise `ConfigError` with the reason unless the rows that `again` names can be read of `table`.
+        """Raise `ConfigError` with the reason if the rows of `table` that `again` names cannot be read.
 
         The table is followed and has the shape of `document`; its `ChunkReader` reads the rows. Queries the server and
         blocks.
@@ -373,8 +383,7 @@ class _FetchedDialect:
 
     @property
     def ring_s(self) -> float:
-        # The server is queried only once the reader runs, so an unreachable server ends one incarnation and not the
-        # job.
+        # The server is queried once the reader runs, so an unreachable server ends one incarnation and not the job.
         return self._source.ring_s
 
     def open_log(self, split: StreamSplit) -> LogSource:
@@ -393,7 +402,7 @@ class _FetchedDialect:
         return self._threads.chunks(self._source.chunk_reader, threading=self._threading)
 
     def key_order(self, split: StreamSplit) -> KeyOrder:
-        # Here and not where the log is opened: that happens in the background, and a run may end before.
+        # Done here and not where the log is opened, because that happens in the background, and a run may end first.
         self.require_as_begun(split)
         return self._source.key_order(split)
 

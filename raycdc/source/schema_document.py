@@ -11,7 +11,8 @@ from raycdc.model import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class SchemaDocument:
-    """Columns and primary key are for all code; the rest of the document is for its connector alone (`own`).
+    """A table's columns and primary key, which all code may use, and data of the connector, which only it may use
+    (`own`).
 
     Invariant: the JSON is kept as it was made or read, so the document is always written again unchanged.
     """
@@ -20,7 +21,7 @@ class SchemaDocument:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SchemaDocument:
-        """Raises `KeyError` where the data has no fingerprint, and so is no document."""
+        """Return the document of this JSON. Raises `KeyError` if the data has no fingerprint, and so is no document."""
         data["fingerprint"]
         return cls(data)
 
@@ -34,7 +35,7 @@ class SchemaDocument:
 
     @property
     def fingerprint(self) -> str:
-        """The name that the document has everywhere."""
+        """Return the name under which the document is stored and sent."""
         return str(self._json["fingerprint"])
 
     @property
@@ -43,9 +44,9 @@ class SchemaDocument:
 
     @property
     def schema(self) -> TableSchema:
-        """The table as its targets have it."""
+        """Return the table as its targets have it."""
         return TableSchema.from_json(self._json)
 
     def own(self, name: str) -> Any:
-        """A value that the connector itself put into the document; None if it did not."""
+        """Return a value that the connector itself put into the document; None if it put none there."""
         return self._json.get(name)

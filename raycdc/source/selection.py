@@ -28,7 +28,7 @@ from raycdc.source.tables.parking import Requests
 from raycdc.source.tables.table_life import Parked, ParkedPhase, ParkingCause, TableState, Unknown, had_rows
 from raycdc.state.manifests.manifest import Manifest
 
-#: Why a table has ended that the source still has.
+#: The reason for the end of a table that the source still has.
 _LEFT = "the configuration does not select it any more"
 _KEPT = "its target keeps what it had"
 
@@ -37,8 +37,8 @@ _KEPT = "its target keeps what it had"
 class TableSelection:
     """The tables of a source that its configuration selects.
 
-    `tables` are selected, `there` are all existing ones, `named` those that the configuration names in full, and
-    `patterns` its other entries; `key_path` is the configuration key.
+    `tables` are the selected ones, `there` are all existing ones, `named` those that the configuration names in full,
+    and `patterns` its other entries; `key_path` is the configuration key.
     """
 
     key_path: str
@@ -46,7 +46,7 @@ class TableSelection:
     there: tuple[TableId, ...]
     named: tuple[TableId, ...] = ()
     patterns: tuple[str, ...] = ()
-    #: Things that are no tables but whose names could be selected, with their kinds.
+    #: Names that could be selected but are not tables, such as views, with their kinds.
     others: Mapping[TableId, str] = field(default_factory=dict)
     noun: str = "table"
 
@@ -61,12 +61,12 @@ class TableSelection:
         others: Mapping[TableId, str] | None = None,
         noun: str = "table",
     ) -> TableSelection:
-        """The selection by a `selector`."""
+        """Return the selection that `selector` makes among existing tables."""
         names = selector.plain_names, selector.patterns
         return cls(key_path, tuple(tables), tuple(there), *names, others=others or {}, noun=noun)
 
     def unmatched(self) -> list[str]:
-        """Messages about patterns that select nothing."""
+        """Return messages about patterns that select nothing."""
         return [matches_nothing(pattern, self.key_path, self.noun) for pattern in unmatched(self.patterns, self.there)]
 
     def misspelt(self, known: set[str]) -> list[str]:
@@ -92,20 +92,22 @@ class TableSelection:
 
 
 def unmatched(patterns: Iterable[str], tables: Iterable[TableId]) -> list[str]:
-    """The `patterns` that none of the `tables` matches."""
+    """Return the `patterns` that match none of the `tables`."""
     names = [table.dotted for table in tables]
     return [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)]
 
 
 def matches_nothing(pattern: str, key_path: str, noun: str) -> str:
-    """The message about a pattern that selects nothing."""
+    """Return the message about a pattern that selects nothing."""
     return f"The pattern {pattern} of {key_path} matches no {noun} yet."
 
 
 def pattern_results(
     key_path: str, patterns: Iterable[str], tables: Iterable[TableId], *, noun: str, fix: str
 ) -> list[CheckResult]:
-    """The warnings of ``raycdc check`` for patterns that select nothing; `fix` says what becomes of later tables."""
+    """Return the warnings of ``raycdc check`` for patterns that select nothing; `fix` says what happens to later
+    tables.
+    """
     return [
         CheckResult(f"{noun}s", matches_nothing(pattern, key_path, noun), fix, required=False)
         for pattern in unmatched(patterns, tables)
@@ -114,8 +116,10 @@ def pattern_results(
 
 @dataclass(frozen=True, slots=True)
 class SelectionChanges:
-    """The effect of a start on the selection: tables that are new, put back, and left, by their names; `made` since the
-    last start are new ones that it would have selected.
+    """The changes of the selection at a start, by table name: `new` tables, tables that are selected again (`back`),
+    and tables that are no longer selected (`left`).
+
+    `made` are new tables that were created since the last start, and that it would have selected.
     """
 
     new: tuple[str, ...] = ()
@@ -135,7 +139,10 @@ def known_tables(last: Manifest | None) -> set[str]:
 def changes_of(
     selection: TableSelection, last: Manifest | None, requests: Requests, captures: Callable[[TableId], bool]
 ) -> SelectionChanges:
-    """The tables that are new, put back and left; none before the first start, which reads all selected tables."""
+    """Return the tables that are new, selected again, or no longer selected.
+
+    All are empty before the first start, which reads all selected tables.
+    """
     stream = stream_of(last)
     if stream is None:
         return SelectionChanges()
@@ -163,7 +170,7 @@ def without_left(state: StreamState, captures: Callable[[TableId], bool]) -> Str
 
 
 def _left(state: StreamState, captures: Callable[[TableId], bool]) -> list[TableId]:
-    """Tables that are selected no more, and have not ended for it yet."""
+    """Return the tables that are no longer selected, and have not ended for that reason yet."""
     return [t for t in state.tables if not captures(t) and not _has_ended(state[t])]
 
 

@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ChunkId:
-    """One attempt at one chunk. Messages about other attempts are out of date."""
+    """An attempt at a chunk. Messages about another attempt are out of date."""
 
     table: TableId
     split_id: str
@@ -37,7 +37,7 @@ class ChunkId:
 
 @dataclass(frozen=True, slots=True)
 class OpenedAt:
-    """The position at which the log reader opened a chunk: its SELECT must see everything up to `position`.
+    """The position at which the log reader opened a chunk: the chunk's SELECT must see everything up to `position`.
 
     `ring_s` is how long the log reader remembers dropped rows, if the source does not say when a transaction becomes
     visible; 0 otherwise. `as_of` is the position as of which all chunks of the table are read, if there is one.
@@ -50,10 +50,10 @@ class OpenedAt:
 
 @dataclass(frozen=True, slots=True)
 class BackfillRows(JsonObject):
-    """Rows of a followed table to read once more, parallel to its log, for the backfill `backfill`.
+    """Rows of a followed table that are read again, parallel to its log, for a backfill.
 
-    The backfill has its command's id (`raycdc.source.snapshot.rereading.backfill`). Within the chunk's range, rows are
-    read that meet `where`, a predicate of the source; all if it is empty. With `keys`
+    `backfill` is the id of the backfill's command (`raycdc.source.snapshot.rereading.backfill`). Within the chunk's
+    range, rows are read that meet `where`, a predicate of the source; all if it is empty. With `keys`
     (`raycdc.source.snapshot.rereading.backfill_keys`), rows with these keys are read, and keys that the source lacks
     are deleted; without, nothing is deleted. `order` is that of the chunk key when the range was cut, as
     `PlannedChunks` has it; in another order, the range would contain other rows.
@@ -100,7 +100,7 @@ class SnapshotSplit(JsonObject):
 
     @property
     def chunk_id(self) -> ChunkId:
-        """The attempt at the chunk that this is."""
+        """Return the identity of this attempt at the chunk."""
         return ChunkId(self.table, self.split_id, self.attempt)
 
 
@@ -137,8 +137,8 @@ class StreamSplit:
 class PartitionSplit:
     """One of many independent logs (a partition of a topic), from `state` on.
 
-    `state` is sealed with every epoch and has at least ``position``. `until` ends the split for this run alone; it is
-    in the connector's own form and not part of the state.
+    `state` is sealed with every epoch and has at least ``position``. `until` is the end of the split in this run, in
+    the connector's own form. It is not part of the state.
     """
 
     split_id: str

@@ -1,8 +1,8 @@
 """The start options of sources with one log, and checks of options about single tables.
 
 A table's option is an error if the section does not select the table; its value is checked separately. Both are checked
-when the configuration is read, so that all errors are reported together. Only the source knows if the table exists and
-has the columns that an option names. Pure.
+when the configuration is read, so that all errors are reported together. Only the source can check that the table
+exists and has the columns that an option names. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raycdc.model.rules.selector import TableSelector
 
 
 class StartupMode(StrEnum):
-    """The start of a pipeline without a state. A connector's options list the modes that its log supports."""
+    """How a pipeline without a state starts. A connector's options list the modes that its log supports."""
 
     INITIAL = "initial"
     SNAPSHOT = "snapshot"
@@ -61,7 +61,7 @@ class SelectedTablesConfig(SourceConfig):
     """A source's section that selects its tables by names and patterns."""
 
     def selector(self) -> TableSelector:
-        """The tables to capture."""
+        """Return the selector of the tables to capture."""
         raise NotImplementedError
 
     @property
@@ -77,9 +77,9 @@ ValueT = TypeVar("ValueT")
 
 
 def require_selected(section: SelectedTablesConfig, options: Mapping[str, Iterable[str]], *, noun: str) -> None:
-    """Raises ValueError for a table that has an option and is not selected. `options` has the tables' names by key.
+    """Raise ValueError if a table has an option but is not selected.
 
-    `noun` is what people call a table.
+    `options` has the tables' names by key. `noun` is the word for a table in messages.
     """
     for key, names in options.items():
         for name in names:
@@ -88,12 +88,15 @@ def require_selected(section: SelectedTablesConfig, options: Mapping[str, Iterab
 
 
 def not_captured(noun: str) -> str:
-    """The end of a sentence about a table that has an option."""
+    """Return the end of a sentence about a table that has an option but is not captured."""
     return f"is not one of the captured {noun}s"
 
 
 def checked(values: Mapping[str, ValueT], check: Callable[[ValueT], object]) -> None:
-    """Judge the value of each table by `check`, whose ValueError is raised with the table's name before it."""
+    """Return the result of `check` for the value of each table.
+
+    Its ValueError is raised with the table's name in front.
+    """
     for name, value in values.items():
         try:
             check(value)

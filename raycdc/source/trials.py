@@ -1,6 +1,5 @@
-"""Strategies of cutting tables that a source lets be compared, and what its server says that cutting costs it.
-
-The partitions of a source, read for a comparison of how readers could share them: ``raycdc bench splits``.
+"""Strategies for ``raycdc bench splits``: ways of cutting tables, with the server's costs, and ways of sharing
+partitions among readers.
 """
 
 from __future__ import annotations
@@ -14,14 +13,17 @@ SourceT_co = TypeVar("SourceT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ServerCosts:
-    """A server's work: statements, rows read, and CPU seconds of all its threads and clients. None if not reported."""
+    """A server's work: statements, rows read, and CPU seconds of all its threads and clients.
+
+    A field is None if the server does not report it.
+    """
 
     queries: int | None = None
     rows_read: int | None = None
     cpu_s: float | None = None
 
     def since(self, before: ServerCosts) -> ServerCosts:
-        """Return the difference to `before`."""
+        """Return the difference from `before`."""
         return ServerCosts(
             None if self.queries is None or before.queries is None else self.queries - before.queries,
             None if self.rows_read is None or before.rows_read is None else self.rows_read - before.rows_read,
@@ -31,7 +33,7 @@ class ServerCosts:
 
 @dataclass(frozen=True, slots=True)
 class SplitTrial(Generic[SourceT_co]):
-    """One strategy, for comparing it with others.
+    """One way of cutting tables, to be compared with others.
 
     `source` is the user's source, set to cut by the strategy; it can be pickled. `costs` returns its server's work so
     far, only for the statements of this `source` in this process if the server can separate them. It blocks. `settings`
@@ -65,8 +67,9 @@ class TrialPartition:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some messages of a partition that were read, and how long their decoding took. `done`: the last of it, or none is
-    left to read.
+    """Messages of a partition that were read, and the time that decoding them took.
+
+    `done`: nothing of the partition is left to read.
     """
 
     name: str
@@ -78,10 +81,10 @@ class Piece:
 
 
 class TrialReader(Protocol):
-    """One reader's consumer. For one thread."""
+    """The consumer of one reader. For one thread."""
 
     def read(self, messages_max: Mapping[TrialPartition, int]) -> Iterator[Piece]:
-        """Yield the messages of the given number of offsets of each partition, all partitions interleaved as in a job.
+        """Yield the messages of the given numbers of offsets, with all partitions interleaved as in a job.
 
         Blocks; raises `SourceError`, and `DataError` for a message that a run would refuse.
         """
@@ -91,14 +94,14 @@ class TrialReader(Protocol):
 
 
 class PartitionTrial(Protocol):
-    """How a source lets its partitions be read. Can be pickled: it holds no connection."""
+    """A way of reading a source's partitions for a comparison. Can be pickled, because it holds no connection."""
 
     def partitions(self) -> Sequence[TrialPartition]:
         """Return all partitions, in the order of their names. Queries the source, blocks, and raises `SourceError`."""
         ...
 
     def reader(self) -> TrialReader:
-        """A reader for this process."""
+        """Return a reader for this process."""
         ...
 
     def warm_up(self) -> None:

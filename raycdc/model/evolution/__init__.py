@@ -1,4 +1,4 @@
-"""Schema evolution, pure: change events, their effect on a schema, and the behaviours of a pipeline."""
+"""Schema evolution: change events, their effect on a schema, and the behaviours of a pipeline. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The effect of a schema-change event on a table's schema. Pure; the law is that sinks and sources agree on it.
+"""The effect of a schema-change event on a table's schema.
+
+Pure. Sources and sinks both use it, so that they agree.
 
 Names of columns are compared as the source wrote them, ignoring case, because MySQL's column names are
 case-insensitive; the spelling kept is the table's own.
@@ -33,10 +35,10 @@ from raycdc.model.evolution.events import (
 
 
 def apply(schema: TableSchema | None, change: SchemaChangeEvent) -> TableSchema | None:
-    """The table's schema after `change`; None before its creation and after its drop.
+    """Return the table's schema after `change`; None before its creation and after its drop.
 
-    Raises `SchemaError` when the change cannot have happened to a table of this schema (a column added twice,
-    a missing one dropped): then our model of the table is wrong, and nothing may be guessed.
+    Raises `SchemaError` if the change cannot have happened to a table of this schema (a column added twice, a missing
+    one dropped). Then our model of the table is wrong, and nothing may be guessed.
     """
     match change:
         case CreateTableEvent():
@@ -49,14 +51,14 @@ def apply(schema: TableSchema | None, change: SchemaChangeEvent) -> TableSchema 
 
 
 def apply_all(schema: TableSchema | None, changes: Iterable[SchemaChangeEvent]) -> TableSchema | None:
-    """`apply` of each change in turn."""
+    """Return the table's schema after all changes, applied in order with `apply`."""
     for change in changes:
         schema = apply(schema, change)
     return schema
 
 
 def find_column(schema: TableSchema, name: str) -> int | None:
-    """Index of the column called `name` in any case, or None."""
+    """Return the index of the column called `name`, ignoring case; None if there is none."""
     wanted = name.casefold()
     return next((i for i, column in enumerate(schema.columns) if column.name.casefold() == wanted), None)
 

@@ -1,7 +1,9 @@
-"""The effect of schema changes on targets: one table, by change, behavior and kind of target. Pure.
+"""The effect of schema changes on targets: one table, by change, behavior and kind of target.
 
-`raycdc docs changes` is made of it (`raycdc.cli.pages.changes`), and `tests/epochs/test_epoch_behaviors.py` plays
-every cell into every sink. Who changes what a sink does changes this first.
+Pure.
+
+`raycdc docs changes` is made of it (`raycdc.cli.pages.changes`), and `tests/epochs/test_epoch_behaviors.py` checks
+every cell with every sink. Change this table first when a sink's behaviour is to change.
 
 The behaviours are the five of Flink CDC. The table has the effects that readers of a target see; each sink carries them
 out in its own way.
@@ -34,25 +36,25 @@ class ChangeEffect(StrEnum):
 
     #: The target changes as the table did, and so do the rows that exist.
     FOLLOWS = "follows"
-    #: The target stays unchanged. Later rows have null in a dropped column, and lack an added one.
+    #: The target stays unchanged. Later rows have null in a dropped column, and an added column is left out.
     STAYS = "stays"
     #: The target keeps its columns and gets the new ones.
     BOTH = "keeps both"
-    #: The table is parked before a row of the new shape is written (under ``fail`` the run ends).
+    #: The table is parked before a row with the new schema is written (under ``fail`` the run ends).
     REFUSED = "refused"
 
 
-#: Targets, by ``sink.type`` and, of ``jdbc``, the kind of server.
+#: The kinds of targets, by ``sink.type`` and, for `jdbc`, the kind of server.
 LAKES = ("delta", "iceberg")
 DATABASES = ("postgres", "mysql", "mongodb")
 FILES = ("parquet", "jsonl")
 TOPICS = ("kafka",)
 TARGETS = (*LAKES, *DATABASES, *FILES, *TOPICS)
-#: Those where names that differ in case only are one column, or are for most who read it.
+#: The targets in which names that differ only in case are one column, or are for most of their readers.
 FOLDING = ("delta", "iceberg", "mysql")
-#: Those whose columns have places, which `evolve` keeps those of the source.
+#: The targets whose columns have positions, which `evolve` keeps like those of the source.
 PLACED = LAKES
-#: Targets whose files or messages have the columns of their own rows only.
+#: The targets whose files or messages have only the columns of their own rows.
 LOOSE = (*FILES, *TOPICS)
 
 Effects = tuple[ChangeEffect, ChangeEffect, ChangeEffect]
@@ -60,12 +62,11 @@ Effects = tuple[ChangeEffect, ChangeEffect, ChangeEffect]
 
 @dataclass(frozen=True, slots=True)
 class ChangeKind:
-    """A kind of change, described for people.
+    """A kind of change, described for people: the change at the source, and the effect on existing rows of an upsert
+    target, for `evolve` and `lenient`.
 
-    The change at the source, and the effect on existing rows of an upsert target.
-
-    The rows' descriptions are for `evolve` and `lenient`. `effects` are those under `evolve` (and ``try_evolve``),
-    `lenient` and `ignore`; `where` has the targets with others.
+    `effects` has the effects under `evolve` (and ``try_evolve``), `lenient` and `ignore`; `where` has the targets with
+    other effects.
     """
 
     statement: str
@@ -79,7 +80,7 @@ _FOLLOWS, _STAYS, _BOTH, _REFUSED = ChangeEffect.FOLLOWS, ChangeEffect.STAYS, Ch
 _ALWAYS: Effects = (_FOLLOWS, _FOLLOWS, _FOLLOWS)
 _UNCHANGED: Effects = (_STAYS, _STAYS, _STAYS)
 _NEVER: Effects = (_REFUSED, _REFUSED, _REFUSED)
-#: The effect for formats without a message for a truncation. Formats with one report that the rows are deleted.
+#: The effect for formats without a message for a truncation. Formats that have one report the deletion of the rows.
 _EMPTIED: Mapping[str, Effects] = {"kafka": _NEVER}
 _LOOSE: Mapping[str, Effects] = dict.fromkeys(LOOSE, _ALWAYS)
 

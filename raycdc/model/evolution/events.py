@@ -1,11 +1,11 @@
-"""Schema-change events: one elementary change of a table's shape each (Flink CDC's nouns).
+"""Schema-change events: each is one elementary change of a table's schema (Flink CDC's nouns).
 
-A connector's DDL parser makes them, an epoch manifest carries them (`TableEpoch.changes`), `model.behavior`
-decides how targets follow them, and a sink carries them out (`Sink.apply_schema`, Flink CDC's MetadataApplier). They
-are pure values: `schema.apply` has the effect of each on a `TableSchema`.
+A connector's DDL parser makes them, an epoch manifest carries them (`TableEpoch.changes`),
+`raycdc.model.evolution.effects` lists how targets follow them, and a sink carries them out (`Sink.apply_schema`, Flink
+CDC's MetadataApplier). They are pure values: `raycdc.model.evolution.apply` has the effect of each on a `TableSchema`.
 
-As JSON, on the wire and in state, an event is ``{"type": "add_column", "db": …, "table": …, …}``;
-`event_from_json` refuses a type it does not know by name.
+As JSON, on the wire and in state, an event is ``{"type": "add_column", "db": …, "table": …, …}``; `event_from_json`
+refuses an unknown type and names it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from raycdc.model.json_value import Json
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """Before all columns."""
+    """The position before all columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Right after `column`."""
+    """The position right after `column`."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """After all columns: the position of ADD COLUMN by default."""
+    """The position after all columns: the default of ADD COLUMN."""
 
 
 ColumnPosition = First | After | Last
@@ -80,7 +80,7 @@ def _schema_to_json(schema: TableSchema) -> Mapping[str, Json]:
 
 
 class _Change(JsonObject):
-    """What all events have as JSON."""
+    """The JSON form that all events share."""
 
     __slots__ = ()
     type: ClassVar[str]
@@ -90,7 +90,9 @@ class _Change(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class CreateTableEvent(_Change):
-    """The table exists from now on with `schema`; also sent before the first row of a table found by discovery.
+    """The table exists from now on with `schema`.
+
+    Also sent before the first row of a table found by discovery.
 
     `comment` is None if it is unknown.
     """
@@ -105,9 +107,9 @@ class CreateTableEvent(_Change):
 class AddColumnEvent(_Change):
     """A column was added; existing rows have ``column.default`` (None: null) in it.
 
-    `hidden`: a mask applies to the column, and the default is masked already. No state has such a default unmasked.
-    `values_of` is another column, whose values existing rows get: in a target of several tables, one of which renamed
-    it. Sources never set it.
+    `hidden`: a mask applies to the column, and the default is already masked; no state has such a default unmasked.
+    `values_of` is another column, whose values existing rows get. It is set for targets of several tables if one of
+    these renamed the column; sources never set it.
     """
 
     type: ClassVar[str] = "add_column"
@@ -141,7 +143,7 @@ class RenameColumnEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class AlterColumnTypeEvent(_Change):
-    """A column's type or nullability changed; the source converted its values in place."""
+    """The type or nullability of a column changed. The source converted its values in place."""
 
     type: ClassVar[str] = "alter_column_type"
     table: TableId = field(metadata=SPREAD)
@@ -152,7 +154,7 @@ class AlterColumnTypeEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class AlterColumnPositionEvent(_Change):
-    """A column moved; its values are untouched."""
+    """A column moved. Its values are unchanged."""
 
     type: ClassVar[str] = "alter_column_position"
     table: TableId = field(metadata=SPREAD)
@@ -171,7 +173,7 @@ class AlterPrimaryKeyEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class AlterTableCommentEvent(_Change):
-    """The table's comment changed; its rows and columns did not."""
+    """The table's comment changed. Its rows and columns are unchanged."""
 
     type: ClassVar[str] = "alter_table_comment"
     table: TableId = field(metadata=SPREAD)
@@ -180,7 +182,7 @@ class AlterTableCommentEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class RenameTableEvent(_Change):
-    """The table is called `new_table` from now on; its rows are untouched."""
+    """The table is called `new_table` from now on. Its rows are unchanged."""
 
     type: ClassVar[str] = "rename_table"
     table: TableId = field(metadata=SPREAD)
@@ -219,12 +221,12 @@ SchemaChangeEvent = (
 
 _BY_TYPE: dict[str, type[Any]] = {cls.type: cls for cls in get_args(SchemaChangeEvent)}
 
-#: Every event type by its JSON name, for configuration (`include_schema_changes`) and documentation.
+#: Every event type by its JSON name, for the configuration (`include_schema_changes`) and the manual.
 EVENT_TYPES: tuple[str, ...] = tuple(_BY_TYPE)
 
 
 def named_change(event: SchemaChangeEvent) -> str:
-    """Return the change with the names that it is about, without defaults or comments."""
+    """Return a text for the change: its kind, and the names that it concerns, without defaults or comments."""
     match event:
         case AddColumnEvent(column=column):
             return f"{event.type} {column.name}"
@@ -241,14 +243,14 @@ def named_change(event: SchemaChangeEvent) -> str:
 
 
 def event_to_json(event: SchemaChangeEvent) -> dict[str, Any]:
-    """The event as JSON-able values; `event_from_json` is the inverse."""
+    """Return the event as JSON-able values; `event_from_json` is the inverse."""
     return event.to_json()
 
 
 def event_from_json(data: Mapping[str, Any]) -> SchemaChangeEvent:
     """Return the inverse of `event_to_json`.
 
-    Raises `SchemaError` naming an unknown type or a field that is missing or invalid.
+    Raises `SchemaError` for an unknown type, or for a field that is missing or invalid.
     """
     kind = data.get("type")
     cls = _BY_TYPE.get(kind) if isinstance(kind, str) else None

@@ -1,4 +1,6 @@
-"""The type and the schema that hold the rows of several tables: the one table of how types are merged. Pure.
+"""The type and the schema that hold the rows of several tables: the one table of how types are merged.
+
+Pure.
 
 | types | become |
 |---|---|
@@ -18,7 +20,7 @@
 | anything else | STRING |
 
 Merging is associative, commutative and idempotent (tests prove it over all kinds), so the schema of many tables does
-not depend on the order in which they come. How values are turned is in `raycdc.segments.reading`.
+not depend on the order in which they come. `raycdc.segments.reading` converts the values.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from raycdc.model.types import DECIMAL_PRECISION_MAX, wide_decimal
 
 STRING = LogicalType(TypeKind.STRING)
 
-#: Each holds all values of those before it.
+#: Each type holds all values of the types before it.
 _INTEGERS = (TypeKind.BOOLEAN, TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)
 _DIGITS = {
     TypeKind.BOOLEAN: 3,
@@ -46,7 +48,7 @@ _IN_FLOAT32 = _INTEGERS[:3]
 
 
 def merge_types(one: LogicalType, other: LogicalType) -> LogicalType:
-    """The narrowest type for the values of both, as the module's table says."""
+    """Return the narrowest type for the values of both types, according to the module's table."""
     if one == other:
         return one
     if one.kind is other.kind:
@@ -68,9 +70,10 @@ def merge_types(one: LogicalType, other: LogicalType) -> LogicalType:
 
 
 def merge_schemas(target: TableId, known: TableSchema, source: TableId, other: TableSchema) -> TableSchema:
-    """`known`, the columns of `target`, with what rows of `source` need: more columns and wider types, none less.
+    """Return `known`, the columns of `target`, extended for rows of `source`: with more columns and wider types, none
+    less.
 
-    Columns are the same when their names differ in case alone. Raises `RulesRefusedError` when the keys differ.
+    Columns are the same if their names differ only in case. Raises `RulesRefusedError` if the keys differ.
     """
     if [name.casefold() for name in known.primary_key] != [name.casefold() for name in other.primary_key]:
         raise RulesRefusedError(
@@ -93,7 +96,7 @@ def merge_schemas(target: TableId, known: TableSchema, source: TableId, other: T
 
 
 def _same_kind(one: LogicalType, other: LogicalType) -> LogicalType:
-    """Two types of one kind with other parameters, or other native names."""
+    """Return the merge of two types of one kind that have other parameters, or other native names."""
     if one.kind is TypeKind.DECIMAL:
         return _decimal(one, other)
     wide, others = wide_decimal(one), wide_decimal(other)
@@ -105,7 +108,7 @@ def _same_kind(one: LogicalType, other: LogicalType) -> LogicalType:
 
 
 def _plain(logical: LogicalType) -> LogicalType:
-    """The type that a type which exists only in one source is treated as."""
+    """Return the general type as which a type of only one source is treated."""
     match logical.kind:
         case TypeKind.YEAR:
             return LogicalType(TypeKind.INT16)
@@ -124,5 +127,5 @@ def _decimal(one: LogicalType, other: LogicalType) -> LogicalType:
 
 
 def _whole(logical: LogicalType) -> int:
-    """Digits before the point."""
+    """Return the number of digits before the point."""
     return logical.precision - logical.scale if logical.kind is TypeKind.DECIMAL else _DIGITS[logical.kind]

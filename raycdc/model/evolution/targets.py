@@ -1,24 +1,29 @@
-"""The share of each target table in an epoch of the source tables that are routed to it. Pure.
+"""The share of each target table in an epoch, from the source tables that are routed to it.
 
-Called by the epoch loop for each manifest, in order. A target that one source table goes to has that table's schema
-and takes its changes as they are, under its own name; where the table begins again with other columns, those that it
-has no more are dropped first, as if a statement had said so.
+Pure.
+
+Called by the epoch loop for each manifest, in order. A target that one source table goes to has that table's schema and
+takes its changes as they are, under its own name; If the table is resnapshotted with other columns, columns that it
+does not have any more are dropped first, as by a statement.
 
 A target of several tables has the merge of their schemas (`raycdc.model.evolution.merge`), which only grows:
 
 | a merged table | its target |
 |---|---|
-| comes, or gets a column that no other has | gets the columns it lacks, at the end, nullable |
+| is new, or gets a column that no other has | gets the columns it lacks, at the end, nullable |
 | has a column of a wider type | gets the type that holds both |
 | lacks a column of the others | its rows are null there |
 | drops a column | keeps it; rows written before keep their values, later ones have null |
-| renames a column | keeps it, and gets the new one with its values, in upsert targets; tables that have the old name \
-still write their values under both, so that nothing is lacking when they rename it, too |
-| … to one that the target has with other values | refused, in upsert targets: whose rows get which value? |
+| renames a column | keeps it, and, if an upsert target, gets the new one with its values; tables with the old name \
+write their values under both names, so that no value is missing when they rename it later |
+| … to one that the target has with other values | refused in upsert targets, because the tables' rows need different \
+values |
 | adds a column, with a constant default | gets the column with that default, in all rows that have no value |
 | … that the target has with the same default, or both without one | has it already |
-| … with another default, or that a table dropped before | refused, in upsert targets: whose rows get which value? |
-| is emptied, dropped or begins again | refused, in upsert targets: its rows are among the others' |
+| … with another default, or that a table dropped before | refused in upsert targets, because the tables' rows need \
+different values |
+| is truncated, dropped or resnapshotted | refused in upsert targets, because its rows cannot be told from those of \
+the other tables |
 | has another primary key | refused |
 """
 
@@ -48,18 +53,18 @@ from raycdc.model.evolution.merge import merge_schemas, merge_types
 from raycdc.model.rules.routes import Router
 from raycdc.model.types import wide_decimal
 
-#: The tables of an epoch: their schema in it, and the changes that led to that schema.
+#: The tables of an epoch: the schema of each in it, and the changes that led to that schema.
 Tables = Mapping[TableId, tuple[TableSchema, Sequence[SchemaChangeEvent]]]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSchema:
-    """A target table as it is after some epoch.
+    """A target table after an epoch.
 
     `sources` are the tables that went into it so far. `schema` has its columns, each with the default with which it was
     added, if any; it is None for a table of a state without routes. `dropped` are the columns (in lower case) that a
-    source, by its name, does not have any more while the target keeps their values. `named` are columns (in lower case)
-    that began with the values of another one, because a source renamed it.
+    source, by its name, does not have any more while the target keeps their values. `named` maps a column to another
+    one whose values it began with (both in lower case), because a source renamed the other one.
     """
 
     sources: tuple[TableId, ...]
@@ -68,10 +73,9 @@ class TargetSchema:
     named: Mapping[str, str] = field(default_factory=dict)
 
     def seen(self, source: TableId, own: TableSchema) -> tuple[TableSchema, TableSchema, Mapping[str, str]]:
-        """Return the conversion of `source`'s rows with the columns `own` to the target's.
-
-        It consists of their columns, some under other names; the target's columns, with the defaults for these rows;
-        and the original column of each other name.
+        """Return how rows of `source` with the columns `own` are converted to the target's columns. ¶The result has
+        three parts: the rows' columns, including additional names of columns; the target's columns, with the defaults
+        for these rows; and the original column of each additional name.
         """
         assert self.schema is not None
         dropped = set(self.dropped_by(source))
@@ -82,7 +86,7 @@ class TargetSchema:
         return both, replace(self.schema, columns=tuple(columns)), names
 
     def dropped_by(self, source: TableId) -> frozenset[str]:
-        """The columns that rows of `source` had once, and have no more."""
+        """Return the columns that rows of `source` had earlier, and do not have any more."""
         return self.dropped.get(str(source), frozenset())
 
 
@@ -90,7 +94,7 @@ class TargetSchema:
 class TargetEpoch:
     """One target's share of an epoch: its source tables, the schema in force, and the changes that lead to it.
 
-    `beginning` are those of the tables that had no rows in the target before.
+    `beginning` are the source tables that had no rows in the target before.
     """
 
     name: TableId
@@ -112,8 +116,8 @@ def target_of(
     """Return the share of the target `name` in an epoch with changes of `sources`, and the target after the epoch.
 
     `sources` are those of its `tables` that go there. Raises `RulesRefusedError` for changes that a merged target
-    cannot follow; `upsert` ones cannot follow all. `had` are the columns that it may have so far, whatever it was
-    `before` (None: it begins), for tables that begin.
+    cannot follow; an `upsert` target cannot follow all changes. `before` is the target before the epoch (None: a new
+    one). `had` are the columns that it may have so far, even if `before` lacks them; they matter if a table begins.
     """
     every = tuple(dict.fromkeys([*(before.sources if before else ()), *sources]))
     if len(every) == 1:
@@ -124,7 +128,7 @@ def target_of(
 def targets_of(
     tables: Tables, known: Mapping[TableId, TargetSchema], router: Router, *, upsert: bool
 ) -> list[tuple[TargetEpoch, TargetSchema]]:
-    """`target_of` for all targets of the `tables` of one epoch; they were `known` before."""
+    """Return `target_of` for all targets of the `tables` of one epoch. `known` are the targets before the epoch."""
     routed = routed_to(tables, router)
     return [target_of(name, sources, tables, known.get(name), upsert=upsert) for name, sources in routed.items()]
 
@@ -183,8 +187,10 @@ def _alone(
 
 
 def _losing(had: Collection[str], changes: Sequence[SchemaChangeEvent]) -> list[SchemaChangeEvent]:
-    """`changes`, where a table that begins again drops the columns that it `had` and does not have then. The emptying
-    that comes right before its beginning stays there.
+    """Return `changes`, with a drop of each column that the target `had` and that a resnapshotted table does not have
+    any more.
+
+    A truncation right before the beginning of the table stays there.
     """
     names = list(had)
     reported: list[SchemaChangeEvent] = []
@@ -223,7 +229,7 @@ def _merged(
     known = before.sources if before else ()
     for source in sources:
         schema, changes = tables[source]
-        # Changes of a table before its first row here concern no row that is here.
+        # Changes of a table before its first row in this target concern no row of the target.
         merger.add(source, schema, changes if source in known else ())
     assert merger.schema is not None
     every = tuple(dict.fromkeys([*known, *sources]))
@@ -235,7 +241,7 @@ def _merged(
 
 @dataclass(slots=True)
 class _Merger:
-    """A merged target while the tables of one epoch are added to it."""
+    """A merged target to which the tables of one epoch are added."""
 
     name: TableId
     schema: TableSchema | None
@@ -251,7 +257,7 @@ class _Merger:
                 case TruncateTableEvent() | DropTableEvent() if self.upsert:
                     raise self._emptied(source)
                 case AlterPrimaryKeyEvent() | RenameTableEvent():
-                    # No sink supports these, and each refuses them with its own message.
+                    # No sink supports these changes, and each refuses them with its own message.
                     self.passed_on += (replace(event, table=self.name),)
                 case AddColumnEvent(_, column, _):
                     self._check_added(source, column)
@@ -277,14 +283,17 @@ class _Merger:
             self.schema = TableSchema(tuple(columns), merged.primary_key)
 
     def _rename(self, source: TableId, dropped: str, new: str, added: dict[str, str | None]) -> None:
-        """Note that the column `dropped` is now called `new`: the target gets it with the same values, or has it."""
+        """Note that the column `dropped` is now called `new`.
+
+        The target gets the new column with the same values, unless it has it.
+        """
         if self.schema is None or not self.upsert:
             return
         if dropped in added and find_column(self.schema, dropped) is None:
             added[new] = added.pop(dropped)
         elif find_column(self.schema, new) is None:
             named = dict(self.named)
-            # A name that it had for a moment is none of the target's.
+            # A name that the column had only between two changes of this epoch is no column of the target.
             old = named.pop(dropped, dropped) if find_column(self.schema, dropped) is None else dropped
             self.named = {**named, new: old}
         elif self.named.get(new) != dropped:
@@ -295,7 +304,9 @@ class _Merger:
             )
 
     def _as_named(self, source: TableId, before: TableSchema, column: Column) -> Column:
-        """A column that is new, and begins with the values of another one, has that one's default and type."""
+        """Return a new column that begins with another one's values with the type and default of that one; others
+        unchanged.
+        """
         name = column.name.casefold()
         old = _first_name(name, self.named, before)
         if old is None or find_column(before, name) is not None:
@@ -339,7 +350,9 @@ class _Merger:
 
 
 def _with_names(schema: TableSchema, named: Mapping[str, str]) -> tuple[TableSchema, Mapping[str, str]]:
-    """Return `schema` with the columns that `named` has as another name of one of its own, and the own one of each."""
+    """Return `schema` with the additional names of its columns, according to `named`, and the original
+    column of each.
+    """
     own = {column.name.casefold(): column for column in schema.columns}
     there = dict(own)
     for _ in named:
@@ -350,7 +363,7 @@ def _with_names(schema: TableSchema, named: Mapping[str, str]) -> tuple[TableSch
 
 
 def _first_name(name: str, named: Mapping[str, str], before: TableSchema) -> Column | None:
-    """Return the column of a target as it was `before` with whose values the column `name` begins."""
+    """Return the column of the target `before` whose values the new column `name` begins with."""
     for _ in named:
         name = named.get(name, name)
         if (index := find_column(before, name)) is not None:
@@ -361,7 +374,7 @@ def _first_name(name: str, named: Mapping[str, str], before: TableSchema) -> Col
 def _steps(
     name: TableId, before: TargetSchema | None, schema: TableSchema, named: Mapping[str, str]
 ) -> list[SchemaChangeEvent]:
-    """The changes that lead from the earlier target to `schema`."""
+    """Return the changes that lead from the earlier target to `schema`."""
     if before is None or before.schema is None:
         return [CreateTableEvent(name, schema)]
     steps: list[SchemaChangeEvent] = []
@@ -379,7 +392,7 @@ def _steps(
 
 
 def _stored_as(logical: LogicalType) -> tuple[pa.DataType, tuple[int, int] | None]:
-    """The type as a target stores it: a database has columns for decimals that are text here."""
+    """Return the type as a target stores it. A database has decimal columns for values that are text here."""
     return logical.arrow(), wide_decimal(logical)
 
 

@@ -1,1 +1,4 @@
-"""Rules of the configuration about tables, as values: selection, routes, transforms, masks, names and layouts."""
+"""Rules of the configuration about tables: selection, routes, transforms, masks, names and layouts.
+
+Pure values.
+"""

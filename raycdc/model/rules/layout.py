@@ -1,4 +1,6 @@
-"""The layout of a target table: its partitions, and the properties it is made with. Pure.
+"""The layout of a target table: its partitions, and the properties with which it is created.
+
+Pure.
 
 A partition is spelled as in the DDL of Spark and Flink: ``country``, ``days(created_at)``, ``bucket(16, id)``.
 """
@@ -12,7 +14,7 @@ from typing import Literal, cast
 
 Kind = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
 
-#: The SQL names of kinds other than identity; those of time are also accepted in the singular.
+#: The SQL names of partitions other than identity. Those of time are also accepted in the singular.
 _SQL_NAMES: dict[str, str] = {
     "year": "years", "month": "months", "day": "days", "hour": "hours", "bucket": "bucket", "truncate": "truncate",
 }  # fmt: skip
@@ -26,9 +28,9 @@ _CALL = re.compile(rf"(?P<kind>\w+)\s*\(\s*(?:(?P<width>\d{{1,9}})\s*,\s*)?(?P<c
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One partition.
+    """A partition of a target table: the values of a column, or the results of the function `kind` for them.
 
-    A column's values, or the result of `kind` for them (`width` is that of ``bucket``, ``truncate``).
+    `width` is the parameter of ``bucket`` and ``truncate``.
     """
 
     column: str
@@ -58,7 +60,7 @@ class TableLayout:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that partitions are made of."""
+        """Return the columns that partitions are based on."""
         return tuple(field.column for field in self.partitions)
 
 
@@ -67,7 +69,7 @@ ANY_LAYOUT = TableLayout()
 
 
 def partition_field(text: str) -> PartitionField:
-    """`text` as a partition. ValueError where it is none."""
+    """Return the partition that `text` describes. Raises ValueError if it describes none."""
     text = text.strip()
     if _COLUMN.fullmatch(text):
         return PartitionField(_unquoted(text))

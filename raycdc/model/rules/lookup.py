@@ -14,7 +14,7 @@ from raycdc.model.types import LogicalType
 
 @dataclass(frozen=True, slots=True)
 class LookupColumn:
-    """The field `field` of a document, as the column `name`."""
+    """The field `field` of a document, added as the column `name`."""
 
     field: str
     name: str
@@ -25,10 +25,10 @@ class LookupColumn:
 class Lookup:
     """The `number`-th ``[[lookup]]``, for the tables that `table` names by a name or by a regular expression in full.
 
-    The document of `dimension` whose `field` equals the row's column `key` gives `columns`. `key_type` is the type of
-    the field, empty if the type of the column says it. `drop`: a row without a document is left out. `rules` are other
-    keys of the configuration that change the answers. Keys that only say when the run ends (many, on_type_mismatch) are
-    not among them, because they may be changed, as the messages that end the run advise.
+    The document of `dimension` whose `field` equals the row's column `key` supplies `columns`. `key_type` is the type
+    of the field, empty if the column's type determines it. `drop`: a row without a document is left out. `rules` are
+    other keys of the configuration that change the answers. Keys that only say when the run ends (many,
+    on_type_mismatch) are not among them, because they may be changed, as the messages that end the run advise.
     """
 
     number: int
@@ -43,12 +43,12 @@ class Lookup:
 
     @property
     def key_path(self) -> str:
-        """The lookup's place in the configuration, for messages."""
+        """Return the location of the lookup in the configuration, for messages."""
         return f"lookup[{self.number}]"
 
     @property
     def plain_table(self) -> TableId | None:
-        """The one table it names; None for a regular expression."""
+        """Return the one table that the lookup names; None for a regular expression."""
         return plain_table(self.table)
 
     def pattern(self) -> NamePattern:

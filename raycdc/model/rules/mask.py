@@ -1,4 +1,6 @@
-"""``[[mask]]``: the effect of a mask on a column's values, and the types that masked columns have. Pure.
+"""``[[mask]]``: the effect of a mask on a column's values, and the types that masked columns have.
+
+Pure.
 
 | method | a value becomes | type |
 |---|---|---|
@@ -9,7 +11,7 @@
 
 NULL stays NULL. A value's text is Arrow's: numbers in decimal digits, instants in UTC. The first mask that matches
 ``DATABASE.TABLE.COLUMN`` in full is applied to the column. As with tables (`raycdc.model.rules.selector`), parts may be
-between backquotes, and a regular expression sees none.
+in backquotes; a regular expression is matched with the text without them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from raycdc.model.types import LogicalType, TypeKind
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """One ``[[mask]]``. `length` is for ``truncate`` and ``mask``, `key` for ``hash``; ``repr`` does not show it."""
+    """A ``[[mask]]``. `length` is for ``truncate`` and ``mask``, `key` for ``hash``; ``repr`` does not show it."""
 
     columns: str
     method: Literal["drop", "hash", "truncate", "mask"]
@@ -39,7 +41,7 @@ class Mask:
 
     @property
     def plain(self) -> tuple[TableId, str] | None:
-        """The one column it names; None for a regular expression."""
+        """Return the one column that the mask names, as three parts; None for a regular expression."""
         if (quoted := quoted_parts(self.columns, *[UNQUOTED] * 3)) is not None:
             return TableId(quoted[0], quoted[1]), quoted[2]
         parts = self.columns.split(".")
@@ -51,7 +53,7 @@ class Mask:
         return re.compile(re.escape(self.columns) if self.plain else self.columns)
 
     def identity(self) -> str:
-        """A text that differs if masked values would differ; it does not show the key."""
+        """Return a text that differs if masked values would differ. It does not reveal the key."""
         keyed = hashlib.sha256(b"raycdc mask\0" + self.key).hexdigest() if self.key else ""
         return hashlib.sha256(repr((self.columns, self.method, self.length, keyed)).encode()).hexdigest()[:16]
 
@@ -60,8 +62,9 @@ class Mask:
         return self.method != "truncate" or pa.types.is_string(arrow) or pa.types.is_binary(arrow)
 
     def type(self, have: LogicalType) -> LogicalType | None:
-        """The type of a masked column whose own type is `have`; None for a dropped column. ValueError where it cannot
-        be.
+        """Return the type of a masked column whose own type is `have`; None for a dropped column.
+
+        Raises ValueError if the mask cannot be applied to the type.
         """
         if self.method == "drop":
             return None
@@ -75,7 +78,7 @@ class Mask:
 
 
 class Masks:
-    """The masks of a pipeline. Picklable; keys are in it, and in no ``repr``."""
+    """The masks of a pipeline. Picklable. The pickle contains the masks' keys; no ``repr`` shows them."""
 
     def __init__(self, masks: Sequence[Mask] = ()) -> None:
         self.all = tuple(masks)
@@ -110,6 +113,8 @@ class Masks:
                 )
 
     def identity(self, table: TableId) -> str:
-        """A text that differs if values of `table` would differ; empty if no mask can be about the table."""
+        """Return a text that differs if masked values of `table` would differ; empty if no mask can apply
+        to the table.
+        """
         about = [mask.identity() for mask in self.all if mask.plain is None or mask.plain[0] == table]
         return "-".join(about)

@@ -1,15 +1,17 @@
-"""The names of columns and tables that a target can hold: one table for every sink, and a replacement of other names.
+"""The names of columns and tables that a target can hold, in one table for all sinks, and the replacement of other
+names.
 
-`SinkConfig.names` says which row a sink has. A column's name that the target cannot hold is replaced by `column`, which
-depends on nothing but the name, so that it is the same name at every start and in every process; two columns that
-would have one name are no table for the target (`raycdc.transform.naming`). A table's name is never replaced, because
-nobody would look for it there: the table is parked, and a ``[[route]]`` gives it another name. Pure.
+`SinkConfig.names` returns the row of a sink. A column's name that the target cannot hold is replaced by `column`, which
+depends on nothing but the name, so that it is the same name at every start and in every process; if two columns would
+have one name, the target cannot hold the table (`raycdc.transform.naming`). A table's name is never replaced, because
+users would not find the table under the new name. The table is parked instead, and a ``[[route]]`` gives it another
+name. Pure.
 
-How much of one table each kind of target can hold: one literal table, from the servers' manuals. Pure.
+The module also has the limits of the tables that each kind of target can hold, from the servers' manuals.
 
-A sink asks `TargetLimits.exceeded` before a table's first row, and at each change of its columns; what is more than a
-target can hold parks that table alone. Limits of single values (`description`) are the server's to find: it refuses the
-row, which is named or left out as ``pipeline.on_bad_record`` says.
+A sink asks `TargetLimits.exceeded` before a table's first row, and at each change of its columns; A table beyond the
+limits is parked, and others go on. Limits of single values (`description`) are checked by the server alone: it refuses
+the row, which is handled according to ``pipeline.on_bad_record``.
 
 ``raycdc docs types`` prints this table.
 """
@@ -24,11 +26,11 @@ from urllib.parse import unquote
 
 from raycdc.model.table import TableId
 
-#: The digits of the hash that replaces the end of a too long name.
+#: The number of hash digits that replace the end of a name that is too long.
 _DIGITS = 8
-#: Begins the names by which a state knows the known rows of its tables (`raycdc.delivery.record_keeper`).
+#: The prefix of the names that a state gives to the row stores of its tables (`raycdc.delivery.record_keeper`).
 ROW_STORE_OF = "known rows of "
-#: The advice about a table's name.
+#: The advice about a table's name that a target cannot have.
 ROUTE_IT = "Give the target another name by a [[route]]"
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _TOPIC_FIELD = re.compile(r"\{(db|table)\}")
@@ -38,17 +40,22 @@ _ABOVE_BMP = re.compile("[\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """The names that a kind of target cannot hold. Messages call this kind `store`.
+    """The names that a kind of target cannot hold.
 
-    Of columns: `characters` that no name has, `first` ones that none begins with, `last` ones that none ends with,
-    names `taken` (in lower case), the name of a row's `own_key`, `bytes_max` of UTF-8 and `length_max` characters (0:
-    any number), `bmp` where no character is beyond Unicode's first 65,536, and `named` where none is empty. Of tables
-    besides: names that are no `folder`, characters that no `database` or `table` has, other `databases` (in lower case)
-    and beginnings of databases and tables that there cannot be, `both_bytes_max` of both names with a dot between, the
-    `topic` that a table's name becomes a part of, and `topics` that are no table's. `ours` are the tables in which
-    raycdc keeps its own records (``db.table``, or ``db.`` for all of a database, in lower case), and `ours_first`
-    begins the names of its staging tables in any database. `one_case`: there is one database of names that differ in
-    upper and lower case alone. `escapes`: ``%41`` in a folder's name is read as ``A``, so that it is another folder.
+    Messages call this kind `store`.
+
+    For columns: `characters` that no name contains, `first` ones that no name begins with, `last` ones that no name
+    ends with, names that are `taken` (in lower case), the name `own_key` of a row's own key, the maximum lengths
+    `bytes_max` in UTF-8 and `length_max` in characters (0: no limit), `bmp` if characters beyond Unicode's first 65,536
+    are not allowed, and `named` if a name must not be empty.
+
+    For tables, additionally: names that cannot be a `folder`, characters that no `database` or `table` contains,
+    reserved `databases` (in lower case) and reserved beginnings of databases and tables, the maximum length
+    `both_bytes_max` of both names with a dot between, the `topic` that a table's name becomes a part of, and reserved
+    `topics`. `ours` are the tables in which raycdc keeps its own records (``db.table``, or ``db.`` for a whole
+    database, in lower case), and `ours_first` is the prefix of its staging tables in any database. `one_case`:
+    databases must not differ only in case. `escapes`: ``%41`` in a folder's name is read as ``A``, so the name means
+    another folder.
     """
 
     store: str
@@ -75,14 +82,11 @@ class NameRules:
     topics: frozenset[str] = frozenset()
     one_case: bool = False
     escapes: bool = False
-    #: A table's name is made of parts between dots, none of which is empty.
+    #: A table's name consists of parts between dots, none of which may be empty.
     parts: bool = False
 
     def no_column(self, name: str, *, is_key: bool = False) -> str:
-        """Return the reason why no column can have this name, or an empty text.
-
-        `is_key`: the column alone is the key.
-        """
+        """Return why no column can have this name; empty if it can. `is_key`: the column is the whole key."""
         if self.own_key and name == self.own_key and not is_key:
             return "is that of a row's own key, and the column is not the table's only key column"
         if bad := sorted(set(name) & set(self.characters)):
@@ -98,7 +102,7 @@ class NameRules:
         return self._too_long(name)
 
     def column(self, name: str, *, is_key: bool = False) -> str:
-        """The name that the column has in the target: `name`, where it can."""
+        """Return the name that the column has in the target: `name`, if the target can hold it, or a replacement."""
         if not self.no_column(name, is_key=is_key):
             return name
         made = "".join("_" if one in self.characters else one for one in name) or "_"
@@ -194,7 +198,7 @@ class NameRules:
         return ""
 
     def _cut(self, made: str, name: str) -> str:
-        """`made` where it is short enough, else its beginning and digits that tell it from others that begin so."""
+        """Return `made` if it is short enough, else its beginning followed by digits of its hash."""
         if not self._too_long(made):
             return made
         digits = hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]
@@ -211,14 +215,14 @@ def misread(path: str) -> str:
 
 
 def topic_name(template: str, table: TableId) -> str:
-    """``sink.topic`` with a table's names in it."""
+    """Return ``sink.topic`` with a table's names inserted."""
     return _TOPIC_FIELD.sub(lambda found: table.db if found[1] == "db" else table.table, template)
 
 
 def claimed(rules: NameRules, targets: Iterable[TableId], held: Iterable[TableId] = ()) -> dict[TableId, str]:
     """Return the `targets` whose location belongs to an earlier one or to a `held` one, each with the reason.
 
-    Otherwise they would be mixed, or the server would refuse them.
+    Rows of both targets would otherwise be mixed, or the server would refuse the second one.
     """
     owners: dict[str, tuple[str, TableId]] = {}
     for target in held:
@@ -234,9 +238,9 @@ def claimed(rules: NameRules, targets: Iterable[TableId], held: Iterable[TableId
     return found
 
 
-#: Columns that every table of PostgreSQL has (its manual, "System Columns").
+#: Columns that every PostgreSQL table has (its manual, "System Columns").
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-#: The longest name of a file on Linux.
+#: The maximum length of a file name on Linux.
 _FILE_BYTES_MAX = 255
 #: Topics in which brokers keep their own records (Kafka's Topic.INTERNAL_TOPICS, and KRaft's log).
 _BROKERS_TOPICS = frozenset(
@@ -256,10 +260,11 @@ _MYSQL = NameRules(
     table="\0",
 )
 
-#: The rules of each kind of target. A third party's sink may have its own rules; without rules it holds any name.
+#: The rules of each kind of target. A sink of another package may have its own rules; without rules every name is
+#: allowed.
 NAMES: Mapping[str, NameRules] = {
-    # Delta's DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES, without column mapping. Of folders: texts that delta-rs misreads
-    # in a path.
+    # Columns: Delta's DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES, without column mapping. Folders: texts that delta-rs
+    # misreads in a path.
     "delta": NameRules(
         "a Delta table",
         characters=" ,;{}()\n\t=",
@@ -268,8 +273,8 @@ NAMES: Mapping[str, NameRules] = {
         table=f"\\{_CONTROLS}",
         escapes=True,
     ),
-    # A dot in a namespace is between two of its levels, for the catalogs that write it as a text.
-    # Python's urlsplit leaves out what is between lines, and what follows on ? and # is no path.
+    # A dot in a namespace separates two levels in catalogs that write it as a text. Python's urlsplit removes line
+    # breaks, and ends the path at ? and #.
     "iceberg": NameRules("an Iceberg table", folder=True, database="?#.\t\n\r", table="?#\t\n\r"),
     "parquet": NameRules("a folder of Parquet files", folder=True, named=False),
     "jsonl": NameRules("a folder of JSON files", folder=True, named=False),
@@ -306,7 +311,7 @@ NAMES: Mapping[str, NameRules] = {
         one_case=True,
     ),
 }
-#: Any name.
+#: Rules that allow every name.
 ANY_NAMES = NameRules("the target", named=False)
 
 
@@ -339,8 +344,9 @@ class TargetLimits:
         return ""
 
 
-#: InnoDB with pages of 16 KiB. Manual: "InnoDB Limits"; MariaDB's: "InnoDB Limitations". What the two differ in, or a
-#: server may have set otherwise, it says when the target is made, which is before the first row, too.
+#: InnoDB with pages of 16 KiB. Manual: "InnoDB Limits"; MariaDB's: "InnoDB Limitations". Limits that differ between the
+#: two, or that a server may set, are checked by the server when the target is created, which is also before the first
+#: row.
 _INNODB = TargetLimits(
     "InnoDB",
     columns_max=1017,
@@ -350,7 +356,7 @@ _INNODB = TargetLimits(
     "the server's max_allowed_packet",
 )
 
-#: By the names of `raycdc.model.rules.names.NAMES`.
+#: By the names of `NAMES`.
 LIMITS: Mapping[str, TargetLimits] = {
     # Manual: "PostgreSQL Limits"; an entry of a B-tree is at most a third of a page.
     "postgresql": TargetLimits(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: One fetch reads about as much as the limit allows in this many seconds, so that readers never wait long afterwards.
+#: One fetch reads about as much as the limit allows in this many seconds, so that readers never wait for long
+#: afterwards.
 FETCH_S = 0.5
-#: The least bytes of one fetch: fewer would be calls without rows.
+#: The minimum number of bytes in one fetch. Smaller fetches could be calls without rows.
 FETCH_BYTES_MIN = 4 << 10
 #: The assumed size of a row if it is unknown.
 ROW_BYTES = 32
@@ -14,9 +15,9 @@ ROW_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The most rows, and the most bytes, per second in the whole job; None: no limit.
+    """The maximum number of rows, and of bytes, per second in the whole job; None: no limit.
 
-    False if there is no limit at all.
+    It is false if there is no limit at all.
     """
 
     rows_per_s: int | None = None
@@ -39,11 +40,11 @@ class RateLimit:
         return 0.0 if self.bytes_per_s is None else size / self.bytes_per_s
 
     def rows_at_once(self, most: int) -> int:
-        """The rows that one fetch should bring at most, where a connector would take `most`."""
+        """Return how many rows one fetch should bring at most, if a connector would fetch `most` without a limit."""
         return most if self.rows_per_s is None else max(1, min(most, int(self.rows_per_s * FETCH_S)))
 
     def bytes_at_once(self, most: int) -> int:
-        """The bytes that one fetch should bring at most, where a connector would take `most`."""
+        """Return how many bytes one fetch should bring at most, if a connector would fetch `most` without a limit."""
         limits = [most]
         if self.rows_per_s is not None:
             limits.append(max(FETCH_BYTES_MIN, int(self.rows_per_s * FETCH_S) * ROW_BYTES))
@@ -52,5 +53,5 @@ class RateLimit:
         return min(limits)
 
 
-#: As fast as can be.
+#: No limit.
 UNLIMITED = RateLimit()

@@ -1,4 +1,6 @@
-"""Which target tables a source table's rows go to: ``[[route]]`` and ``pipeline.route_mode``. Pure.
+"""Routes: the target tables to which a source table's rows go (``[[route]]`` and ``pipeline.route_mode``).
+
+Pure.
 
 A route names tables as ``source.tables`` does, by a plain name or a regular expression that matches the whole of
 ``DATABASE.TABLE``, and says where they go:
@@ -10,13 +12,13 @@ A route names tables as ``source.tables`` does, by a plain name or a regular exp
 | ``$$`` | a dollar sign |
 | the text of ``replace_symbol`` | the source table's name, without its database |
 
-What comes of it is DATABASE.TABLE, and the table begins behind the first dot. Two things keep a database whole that
-has a dot itself: backquotes around it in ``to``, as in ```lake.$1`.$2``, and, for a source table whose database has
-one, the first dot that ``to`` itself has.
+The result is DATABASE.TABLE, in which the table begins after the first dot. There are two ways to name a database that
+itself has a dot: backquotes around it in ``to``, as in ```lake.$1`.$2``, or, if the source table's database has a dot,
+the first dot of ``to`` itself separates database and table.
 
 Under ``all_match`` a table goes to the targets of all routes that match it, each once; under ``first_match`` to that of
-the first one. A table that no route matches keeps its name. The text that a group matched is taken as it is: a ``$`` in
-it means nothing.
+the first one. A table that no route matches keeps its name. The text of a group is inserted unchanged: a ``$`` in it
+has no meaning.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ RouteMode = Literal["all_match", "first_match"]
 
 _REFERENCE = re.compile(r"\$(?:(\d{1,2})|<(\w+)>|(\$)|(.?))", re.DOTALL)
 
-#: Characters that no sink has in a table's name; in some sinks the parts of a name are folders.
+#: Characters that no sink allows in a table's name; in some sinks the parts of a name are folders.
 _NEVER_IN_NAMES = ("/", "\0")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One ``[[route]]``. Raises ValueError for a pattern that can match no table, or an impossible target."""
+    """A ``[[route]]``. Raises ValueError for a pattern that can match no table, or an impossible target."""
 
     table: str
     to: str
@@ -53,7 +55,7 @@ class Route:
 
     @property
     def plain(self) -> TableId | None:
-        """The one table it names; None for a regular expression."""
+        """Return the one table that the route names; None for a regular expression."""
         return plain_table(self.table)
 
     def pattern(self) -> NamePattern:
@@ -91,7 +93,7 @@ class Router:
         return tuple(dict.fromkeys(self._made(source).values())) or (source,)
 
     def _made(self, source: TableId) -> dict[int, TableId]:
-        """The target by each route that `source` takes, by the route's number."""
+        """Return the target that each matching route makes of `source`, by the route's number."""
         found: dict[int, TableId] = {}
         for index, (route, pattern) in enumerate(zip(self.routes, self._patterns, strict=True)):
             matched = pattern.match(source)
@@ -109,9 +111,10 @@ class Router:
         return found
 
     def mixed(self, source: TableId) -> str:
-        """The reason why a route would mix rows of `source` with those of another table, which its regular expression
-        cannot tell from it although it makes a target of each name; empty where none would. Only of tables whose
-        database has a dot, so that the other one keeps its target.
+        """Return why a route would mix rows of `source` with those of another table; empty if it would not.
+
+        The route's regular expression matches both tables' names, because they have the same text, and makes the same
+        target of them. Reported only for tables whose database has a dot, so that the other table keeps its target.
         """
         parts = source.db.split(".")
         for index, target in self._made(source).items() if len(parts) > 1 else ():
@@ -132,7 +135,7 @@ class Router:
 
 
 def check_target(table: str, to: str, replace_symbol: str = "") -> None:
-    """Raises ValueError unless `to` makes a legal name of what `table`, a valid pattern, matches.
+    """Raise ValueError if `to` makes no legal name of the tables that `table`, a valid pattern, matches.
 
     If a group may match the dot, the name is checked when a table matches.
     """
@@ -160,8 +163,12 @@ def check_target(table: str, to: str, replace_symbol: str = "") -> None:
 
 
 def _target(to: str, written: Callable[[str], str], *, of: str = "", whole: bool = False) -> TableId:
-    """The target that `to` makes; `written` puts in what stands for something. `whole`: its own dot is the one between
-    database and table, if it has one. ValueError when no sink could have one of that name.
+    """Return the target that `to` makes.
+
+    `written` replaces the references in a text.
+
+    `whole`: the first dot of `to` itself separates database and table, if it has one. Raises ValueError if no sink
+    could have a table of that name.
     """
     if (parts := quoted_parts(to, r"[^`.]+", ".+")) is None:
         db, dot, table = to.partition(".")
@@ -183,7 +190,7 @@ def _legal(db: str, table: str, name: str) -> TableId:
 
 
 def _written(to: str, *, symbol: str, table: str, group: Callable[[int | str], str]) -> str:
-    """`to` with its references and the symbol replaced; the replacements are not searched again."""
+    """Return `to` with its references and the symbol replaced. The replacements are not searched again."""
 
     def replaced(text: str) -> str:
         return text.replace(symbol, table) if symbol else text
@@ -200,7 +207,7 @@ def _written(to: str, *, symbol: str, table: str, group: Callable[[int | str], s
 
 
 def _matched(match: re.Match[str], group: int | str) -> str:
-    """The text that a group matched; empty if the group took no part."""
+    """Return the text that a group matched; empty if the group took no part."""
     return match[group] or ""
 
 

@@ -1,4 +1,5 @@
-"""Which tables a pipeline captures: names and regular expressions from ``source.tables`` and ``source.exclude``.
+"""The selection of the tables that a pipeline captures, by names and regular expressions of ``source.tables`` and
+``source.exclude``.
 
 A text is a *plain name*, and matches that table only, if it has no metacharacter of regular expressions except one dot,
 or if it is DATABASE.TABLE with one or both parts between backquotes, in which anything may stand (a backquote twice).
@@ -16,9 +17,9 @@ from dataclasses import dataclass
 from raycdc.errors import ConfigError
 from raycdc.model.table import TableId, quoted, quoted_parts
 
-#: The first dot of a pattern, if the name before it is plain and no quantifier follows it.
+#: The first dot of a pattern, if the name before it is plain and no quantifier follows the dot.
 _BARE_DOT = re.compile(r"([^\\^$*+?{}\[\]|().]+)\.(?![*+?{])(.+)", re.DOTALL)
-#: A name with one of these is a regular expression.
+#: A name with one of these characters is a regular expression.
 METACHARACTERS = frozenset("\\^$*+?{}[]|()")
 #: A part of a plain name that is not quoted.
 UNQUOTED = r"[^`.\\^$*+?{}\[\]|()]+"
@@ -26,9 +27,9 @@ UNQUOTED = r"[^`.\\^$*+?{}\[\]|()]+"
 
 @dataclass(frozen=True, slots=True)
 class NamePattern:
-    """A plain name or a regular expression that chooses tables. `table` is the one of a plain name.
+    """A plain name or a regular expression that selects tables.
 
-    Made by `NamePattern.of`.
+    `table` is set for a plain name. Made by `NamePattern.of`.
     """
 
     table: TableId | None
@@ -41,17 +42,23 @@ class NamePattern:
         return cls(table, re.compile(text if table is None else re.escape(table.dotted)))
 
     def match(self, table: TableId) -> re.Match[str] | None:
-        """Return the match if the pattern chooses `table`; a plain name has no group."""
+        """Return the match if the pattern selects `table`. The match of a plain name has no groups."""
         return self.regex.fullmatch(table.dotted) if self.table in (None, table) else None
 
 
 class TableSelector:
-    """Immutable; built once from the configuration, asked by discovery, the log reader and the DDL watcher."""
+    """Decides which tables are captured.
+
+    Immutable; built once from the configuration, and used by discovery, the log reader and DDL handling.
+    """
 
     __slots__ = ("_cache", "_exclude", "_include", "exclude", "include")
 
     def __init__(self, include: Iterable[str], exclude: Iterable[str] = (), *, key_path: str = "source") -> None:
-        """Raises `ConfigError` with every bad entry, named as ``{place}.tables[i]`` or ``{place}.exclude[i]``."""
+        """Make a selector.
+
+        Raises `ConfigError` with every bad entry, named as ``{place}.tables[i]`` or ``{place}.exclude[i]``.
+        """
         self.include = tuple(include)
         self.exclude = tuple(exclude)
         problems: list[str] = []
@@ -63,7 +70,10 @@ class TableSelector:
 
     @property
     def plain_names(self) -> tuple[TableId, ...]:
-        """Included plain names that are not excluded: these tables must exist, or the configuration is wrong."""
+        """Return the included plain names that are not excluded.
+
+        These tables must exist; otherwise the configuration is wrong.
+        """
         names = (one.table for one in self._include if one.table is not None)
         return tuple(dict.fromkeys(name for name in names if self.matches(name)))
 
@@ -105,14 +115,14 @@ def is_plain_name(text: str) -> bool:
 
 
 def plain_name(table: TableId) -> str:
-    """A plain name of `table`: without quotes, if that is one."""
+    """Return a plain name of `table`: the text without quotes, if that is a plain name."""
     return table.dotted if plain_table(table.dotted) == table else f"{quoted(table.db)}.{quoted(table.table)}"
 
 
 def bare_dot(text: str) -> str:
-    """Return a regular expression with the probable meaning of `text`, whose dot matches any character.
+    """Return a regular expression with the probable meaning of `text`, in which an unescaped dot matches any character.
 
-    Empty if `text` is not suspicious. The dot is the one between database and table.
+    Returns an empty text if `text` is not suspicious. The dot is the one between database and table.
     """
     if is_plain_name(text) or (found := _BARE_DOT.match(text)) is None:
         return ""
@@ -120,7 +130,10 @@ def bare_dot(text: str) -> str:
 
 
 def check_pattern(text: str) -> str:
-    """`text`, if it is a plain name or a regular expression that can match a table. Raises ValueError otherwise."""
+    """Return `text` if it is a plain name or a regular expression that can match a table.
+
+    Raises ValueError otherwise.
+    """
     if is_plain_name(text):
         return text
     if not set(text) & (METACHARACTERS | {"."}):

@@ -1,4 +1,6 @@
-"""``[[transform]]``: its keys as values, and its projection taken apart into items. Pure.
+"""``[[transform]]``: its keys as values, and its projection parsed into items.
+
+Pure.
 
 A projection is a list of items with commas between them, each an expression of Spark SQL:
 
@@ -11,7 +13,7 @@ A projection is a list of items with commas between them, each an expression of 
 | ``_db``, ``_table``, ``_op``, ``_seq``, ``_ts_ms``, ``_pos`` with ``AS name`` | where a row comes from |
 | any other ``expression AS name`` | a column that Spark computes |
 
-All but the last kind are *plain*: they need no Spark, and rows are only looked at differently
+All kinds except the last are *plain*: they need no Spark, because stored rows are only viewed differently
 (`raycdc.segments.reading`). Names are compared without regard to case, as Spark does.
 """
 
@@ -39,14 +41,14 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 _ANY_NAME = re.compile(_NAME)
-#: Words that are not columns if they stand alone.
+#: Words that are not column names if they stand alone.
 _WORDS = frozenset({"null", "current_date", "current_timestamp", "current_user", "current_time", "user", "session_user",
                     "localtimestamp"})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Star:
-    """``*``, except for the columns named."""
+    """``*``: all columns, except for the named ones."""
 
     left_out: tuple[str, ...]
     at: int
@@ -54,7 +56,7 @@ class Star:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """The column `column` of the table or of a row's origin, as `name`."""
+    """The column `column` of the table, or of the row's metadata, under the name `name`."""
 
     column: str
     name: str
@@ -63,7 +65,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One value for all rows."""
+    """A constant, the same for all rows."""
 
     value: int | str | bool
     name: str
@@ -72,7 +74,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression that only Spark understands."""
+    """An expression that only Spark can evaluate."""
 
     sql: str
     at: int
@@ -83,7 +85,7 @@ Item = Star | Renamed | Constant | Expression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
-    """One ``[[transform]]``, for the tables that `table` names by a name or by a regular expression in full.
+    """A ``[[transform]]``, for the tables that `table` names by a name or by a regular expression in full.
 
     `udfs` are names and import paths of functions that its expressions use, `layout` is the target's, and `lookups` are
     joined with rows of the result (a table may have lookups without a ``[[transform]]``). Raises ValueError for a
@@ -114,15 +116,18 @@ class Transform:
 
     @property
     def plain_table(self) -> TableId | None:
-        """The one table it names; None for a regular expression."""
+        """Return the one table that the transform names; None for a regular expression."""
         return plain_table(self.table)
 
     def pattern(self) -> NamePattern:
         return NamePattern.of(self.table)
 
     def identity(self) -> str:
-        """16 hex digits that change when the resulting rows would change, kept in commit records. The target's layout
-        is no part of it.
+        """Return 16 hex digits that change if the resulting rows would change.
+
+        Commit records have them.
+
+        The target's layout is not included.
         """
         parts = [self.projection, self.filter, self.primary_keys, self.on_delete, self.udfs]
         if self.soft:
@@ -136,7 +141,7 @@ def _hash(parts: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-#: The identity of a transform that leaves rows as they are.
+#: The identity of a transform that leaves rows unchanged.
 UNCHANGED = _hash(["*", "", (), "delete", ()])
 
 
@@ -156,7 +161,7 @@ class Transforms:
         return bool(self.all or self.lookups)
 
     def of(self, table: TableId) -> Transform | None:
-        """The transform of `table`; None if its rows stay as they are."""
+        """Return the transform of `table`; None if its rows stay unchanged."""
         if table not in self._known:
             index = self.index(table)
             transform = None if index is None else self.all[index]
@@ -166,18 +171,18 @@ class Transforms:
         return self._known[table]
 
     def index(self, table: TableId) -> int | None:
-        """The number of the table's ``[[transform]]``; None if it has none."""
+        """Return the number of the table's ``[[transform]]``; None if it has none."""
         return next((i for i, pattern in enumerate(self._patterns) if pattern.match(table)), None)
 
     def key_path(self, table: TableId) -> str:
-        """The place of the transform of `table` in the configuration, for messages."""
+        """Return the location of the transform of `table` in the configuration, for messages."""
         found, index = self.of(table), self.index(table)
         assert found is not None, table
         return found.lookups[0].key_path if index is None else f"transform[{index}]"
 
 
 def items_of(projection: str) -> tuple[Item, ...]:
-    """`projection` taken apart. ValueError with the character where that fails."""
+    """Return the items of `projection`. Raises ValueError with the position of an invalid item."""
     items = tuple(_item(text, at) for text, at in _split(projection))
     if sum(isinstance(item, Star) for item in items) > 1:
         raise ValueError("* stands in it more than once")
@@ -195,7 +200,7 @@ def _item(text: str, at: int) -> Item:
     name = unquoted(matched["name"]) if matched["name"] else ""
     if matched["column"] is None:
         value: int | str = int(matched["number"]) if matched["number"] else matched["text"]
-        # Without a name Spark makes one from the expression, and reports problems with it.
+        # If an expression has no name, Spark makes one and reports problems with it.
         in_range = not isinstance(value, int) or value < 1 << 31
         return Constant(value, name, at) if name and in_range else Expression(text, at)
     if matched["column"].casefold() in ("true", "false"):
@@ -205,23 +210,23 @@ def _item(text: str, at: int) -> Item:
 
 
 def unquoted(name: str) -> str:
-    """An identifier without its backticks."""
+    """Return an identifier without its backticks."""
     return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
 def quoted(name: str) -> str:
-    """An identifier of Spark SQL."""
+    """Return an identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def check_balanced(text: str) -> None:
-    """ValueError where `text` is empty, or leaves a quote or bracket open."""
+    """Raise ValueError if `text` is empty, or leaves a quote or bracket open."""
     if len(list(_split(text, separator=""))) != 1:
         raise ValueError("it is empty")
 
 
 def _split(text: str, separator: str = ",") -> Iterator[tuple[str, int]]:
-    """The parts between commas that are in no quotes and brackets, with where each begins."""
+    """Return the parts between commas outside of quotes and brackets, each with its position."""
     begin = at = 0
     opened: list[tuple[str, int]] = []
     while at < len(text):

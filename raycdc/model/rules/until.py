@@ -1,4 +1,4 @@
-"""Where a run ends that does not go on until it is stopped."""
+"""The end of a bounded run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Until(StrEnum):
-    """The end of a bounded run: its source's present end when it began, or the end of the snapshot."""
+    """The end of a bounded run: the source's end at the time when the run began, or the end of the snapshot."""
 
     CAUGHT_UP = "caught-up"
     SNAPSHOT = "snapshot"

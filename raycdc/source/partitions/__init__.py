@@ -1,1 +1,1 @@
-"""Parts that sources of independent logs share: which reader reads which log, and how a reader lets go of one."""
+"""The common parts of sources with independent logs: the assignment of logs to readers, and the reader."""

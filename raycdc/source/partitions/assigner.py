@@ -1,6 +1,8 @@
-"""Assigns many unbounded splits to readers, takes them back, and moves them for balance. For an enumerator.
+"""Assigns many unbounded splits to readers, takes them back, and moves them for balance.
 
-Pure but for the context that it calls. A split has at most one owner at any time, even after a crash:
+Enumerators use it.
+
+It is pure, except for calls to its context. A split has at most one owner at any time, even after a crash:
 
 | a split is | next |
 |---|---|
@@ -8,8 +10,8 @@ Pure but for the context that it calls. A split has at most one owner at any tim
 | owned | its state is sealed with each epoch; it waits again when `back` reports that the coordinator has it |
 | moving | it was asked back from an overloaded reader; owned until it is `back`, then given to its target |
 
-A reader is overloaded if its splits bring more bytes than others' at two checks in a row, or, if readers do not report
-bytes, if it has two partitions more.
+A reader is overloaded if its splits bring more bytes than those of other readers at two checks in a row, or, if readers
+do not report bytes, if it has two partitions more than another.
 
 A split that is asked back is released at the reader's next seal (`raycdc.source.partitions.partition_source_reader`),
 so it goes on exactly after the old owner's rows. None of this is stored: after a restart every split simply waits.
@@ -29,24 +31,24 @@ from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.split import PartitionSplit
 
-#: The time in which a backlog should be read.
+#: The time within which a backlog should be read.
 DRAIN_S = 60.0
-#: Below this all partitions together are no work: they are shared out by their number.
+#: If all partitions together have less load than this, they are distributed by their number.
 LEAST_BYTES_PER_S = 256 << 10
-#: Part of the mean load that each partition counts in any case.
+#: The share of the mean load that each partition counts at least.
 EACH = 0.02
-#: A reader is overloaded if its load exceeds the mean by this part, and can be reduced by as much; a move is made only
-#: if the receiver then has this part less load than the giver had.
+#: A reader is overloaded if its load exceeds the mean by this share, and a move can help. A move is made only if the
+#: receiver's load then stays below the giver's previous load by this share.
 GAIN = 0.1
-#: How often loads are checked, in seconds: a few of the windows over which readers report them, whatever the epoch
-#: interval is.
+#: The interval of load checks, in seconds: a few of the windows over which readers report loads, independent of the
+#: epoch interval.
 POLL_EVERY_S = 10.0
-#: Most moves of one round; each costs a seal and a new fetch.
+#: The maximum number of moves in one round; each move costs a seal and a new fetch.
 MOVES_MAX = 64
 
 
 def weights(loads: Mapping[str, SplitLoad]) -> dict[str, float]:
-    """Each partition's load, in bytes per second; empty if they are no work."""
+    """Return the load of each partition in bytes per second; empty if their sum is negligible."""
     brought = {split_id: load.bytes_per_s + load.backlog_bytes / DRAIN_S for split_id, load in loads.items()}
     total = sum(brought.values())
     if total < LEAST_BYTES_PER_S:
@@ -56,7 +58,7 @@ def weights(loads: Mapping[str, SplitLoad]) -> dict[str, float]:
 
 
 def overloaded(owned: Mapping[int, Collection[str]], weight: Mapping[str, float]) -> set[int]:
-    """Readers that have more than the mean, and more than one partition to give."""
+    """Return the readers whose load exceeds the mean, and which have more than one partition."""
     load = {reader: sum(weight.get(name, 0.0) for name in names) for reader, names in owned.items()}
     mean = sum(load.values()) / max(1, len(load))
     readers = set()
@@ -76,29 +78,29 @@ def moves_by_load(
     """
     splits = {reader: sorted(names, key=lambda name: (weight.get(name, 0.0), name)) for reader, names in owned.items()}
     load = {reader: sum(weight.get(name, 0.0) for name in names) for reader, names in splits.items()}
-    takers = [(load[reader], reader) for reader in load]
-    heapify(takers)
+    receivers = [(load[reader], reader) for reader in load]
+    heapify(receivers)
     mean = sum(load.values()) / max(1, len(load))
     moved: dict[str, tuple[int, int]] = {}
     for giver in sorted(givers, key=lambda reader: -load[reader]):
         for name in reversed(splits[giver][:]):
-            while takers[0][0] != load[takers[0][1]]:
-                heapreplace(takers, (load[takers[0][1]], takers[0][1]))
-            least, output_mode = takers[0]
+            while receivers[0][0] != load[receivers[0][1]]:
+                heapreplace(receivers, (load[receivers[0][1]], receivers[0][1]))
+            least, receiver = receivers[0]
             alone = len(splits[giver]) < 2 or load[giver] <= mean or len(moved) >= MOVES_MAX
-            if alone or output_mode == giver:
+            if alone or receiver == giver:
                 break
             if least + weight.get(name, 0.0) > (1 - GAIN) * load[giver]:
                 continue
             splits[giver].remove(name)
             load[giver] -= weight.get(name, 0.0)
-            load[output_mode] += weight.get(name, 0.0)
-            moved[name] = (giver, output_mode)
+            load[receiver] += weight.get(name, 0.0)
+            moved[name] = (giver, receiver)
     return moved
 
 
 class LoadPoll:
-    """The times of load checks, and the readers that were overloaded at the last one. For an assigner."""
+    """The times of load checks, and the readers that were overloaded at the last check. Owned by an assigner."""
 
     def __init__(self) -> None:
         self._polled_s: float | None = None
@@ -107,7 +109,10 @@ class LoadPoll:
         self.known = False
 
     def is_due(self, now_s: float) -> bool:
-        """Now and then, because a look asks every reader. True says that it is made now."""
+        """Return True if a load check is due, and count it as made.
+
+        A check asks every reader, so it is made only now and then.
+        """
         if self._polled_s is None:
             self._polled_s = now_s
         if now_s - self._polled_s < POLL_EVERY_S:
@@ -132,7 +137,7 @@ class PartitionAssigner:
         self._waiting: set[str] = set()
         self._owners: dict[str, int] = {}
         self._moving: dict[str, int] = {}
-        #: The readers among which the splits are balanced, unless one was given, taken or forgotten since.
+        #: The readers among which the splits were balanced; None if a split was given, taken back or forgotten since.
         self._balanced: Sequence[int] | None = None
         self._loads = LoadPoll()
 
@@ -145,12 +150,12 @@ class PartitionAssigner:
         return frozenset(self._waiting)
 
     def add(self, split_ids: Iterable[str]) -> None:
-        """New splits, or those of a restored state."""
+        """Add new splits, or those of a restored state."""
         self._waiting.update(s for s in split_ids if s not in self._owners)
         self.give()
 
     def back(self, split_ids: Iterable[str]) -> None:
-        """Take splits whose reader is gone, or released them at a seal."""
+        """Take back splits whose reader was lost, or which a reader released at a seal."""
         for split_id in split_ids:
             self._owners.pop(split_id, None)
             self._waiting.add(split_id)
@@ -158,7 +163,7 @@ class PartitionAssigner:
         self.give()
 
     def forget(self, split_ids: Iterable[str]) -> None:
-        """Remove splits that need not be read any more."""
+        """Remove splits that no longer have to be read."""
         for split_id in split_ids:
             self._waiting.discard(split_id)
             self._moving.pop(split_id, None)
@@ -184,7 +189,9 @@ class PartitionAssigner:
             self._context.assign_splits({reader: [self._split_of(split_id) for split_id in sorted(split_ids)]})
 
     def balance(self) -> None:
-        """Ask splits back from overloaded readers. Call it when a reader came, and at seals.
+        """Ask overloaded readers to give splits back.
+
+        Called when a reader was added, and at seals.
 
         Only one round runs at a time: counting before the last move has arrived would move the same splits back and
         forth.
@@ -236,23 +243,23 @@ def moves(load: Mapping[int, Collection[str]]) -> dict[str, tuple[int, int]]:
     fewest before that, and a receiver never the most, so two heaps are enough.
     """
     givers = [(-len(splits), reader) for reader, splits in load.items()]
-    takers = [(len(splits), reader) for reader, splits in load.items()]
+    receivers = [(len(splits), reader) for reader, splits in load.items()]
     heapify(givers)
-    heapify(takers)
+    heapify(receivers)
     left: dict[int, list[str]] = {}
     moved: dict[str, tuple[int, int]] = {}
-    while givers and -givers[0][0] - takers[0][0] >= 2:
+    while givers and -givers[0][0] - receivers[0][0] >= 2:
         most, giver = -givers[0][0], givers[0][1]
-        fewest, output_mode = takers[0]
+        fewest, receiver = receivers[0]
         if giver not in left:
             left[giver] = sorted(load[giver])
-        moved[left[giver].pop()] = (giver, output_mode)
+        moved[left[giver].pop()] = (giver, receiver)
         heapreplace(givers, (1 - most, giver))
-        heapreplace(takers, (fewest + 1, output_mode))
+        heapreplace(receivers, (fewest + 1, receiver))
     return moved
 
 
-#: Rates are those of the last window that has ended.
+#: The length of a window. Rates are those of the last complete window.
 WINDOW_S = 5.0
 
 
@@ -266,7 +273,7 @@ class _Count:
 
 
 class SplitRates:
-    """Counts the bytes and records fetched of each split. Owned by the reader's thread."""
+    """A counter of the bytes and records fetched of each split. Owned by the reader's thread."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -282,13 +289,13 @@ class SplitRates:
         count.records += records
 
     def forget(self, split_id: str) -> None:
-        """Forget a split that another reader has now."""
+        """Forget a split that another reader has taken over."""
         self._counts.pop(split_id, None)
 
     def loads(self, pending: Mapping[str, int | None]) -> dict[str, SplitLoad] | None:
         """Return the load of each split, with its `pending` records (None: unknown).
 
-        None if unchanged in this window.
+        Returns None if nothing has changed in this window.
         """
         passed_s = self._now_s() - self._began_s
         if passed_s >= WINDOW_S:

@@ -1,13 +1,13 @@
-"""A reader of many logs with separate positions, such as partitions of topics, or files that grow.
+"""A reader of many logs with a position each, such as partitions of topics, or growing files.
 
 A connector gives it a `FetcherManager`, which reads the splits, and a `RecordEmitter`, which puts each fetch into the
 open epoch and advances the state of its split. The reader seals states and rows together: a split's state in a report
 is exactly the position after its rows in sealed epochs.
 
 `RemoveSplits` takes effect at the reader's next cut: rows read until then are in the segments of the epoch being cut,
-mixed with those of other splits, and belong to the state reported with it. The reader sends `SplitsRemoved` after that
-report; for a split that it does not have, immediately. The message may be repeated, or lost with the reader; the next
-owner always continues from a sealed position.
+mixed with rows of other splits, and belong to the state that is reported with that epoch. The reader sends
+`SplitsRemoved` after that report; for a split that it does not have, immediately. The message may be repeated, or lost
+with the reader; in each case the next owner continues from a sealed position.
 
 The next owner may be the same reader, if the intended one died. Fetches from before the removal may then still wait in
 a queue, and others were dropped, so the rest would leave a gap. Each addition therefore has a number, which fetchers
@@ -35,9 +35,9 @@ S = TypeVar("S")
 
 
 class PartitionSet(Generic[S]):
-    """Splits with the reader's own mutable state of each, which `open_split` makes and `state_of` seals.
+    """Splits, with the reader's own mutable state of each.
 
-    `open_split` is given the number of the addition too.
+    `open_split` makes this state, and `state_of` seals it. `open_split` also gets the number of the addition.
     """
 
     def __init__(
@@ -71,18 +71,18 @@ class PartitionSet(Generic[S]):
         return ((s, split) for s, split in self._splits.items() if s not in self._leaving)
 
     def read(self, split_id: str, addition: int) -> S | None:
-        """The split that something fetched for this `addition` is of; None if it is to be dropped."""
+        """Return the split that a fetch for this `addition` belongs to; None if the fetch is to be dropped."""
         if split_id in self._leaving or self._numbers.get(split_id) != addition:
             return None
         return self._splits.get(split_id)
 
     @property
     def wants_seal(self) -> bool:
-        """Return True if a split of ours was requested back, which a cut releases."""
+        """Return True if the coordinator has asked a split back, which is released at a cut."""
         return bool(self._leaving)
 
     def add(self, splits: Sequence[SourceSplit]) -> None:
-        """`AddSplits` arrived."""
+        """Take over the splits of an `AddSplits` message."""
         for split in splits:
             if not isinstance(split, PartitionSplit):
                 raise ProtocolError(f"{split.split_id} is not a partition")
@@ -94,7 +94,7 @@ class PartitionSet(Generic[S]):
         self._send(SplitsAdded(tuple(split.split_id for split in splits)))
 
     def remove(self, split_ids: Sequence[str]) -> None:
-        """Stop reading these splits: `RemoveSplits` arrived."""
+        """Stop reading the splits of a `RemoveSplits` message."""
         unknown = [split_id for split_id in split_ids if split_id not in self._splits]
         self._leaving.update(split_id for split_id in split_ids if split_id in self._splits)
         if unknown:
@@ -117,7 +117,7 @@ class PartitionSet(Generic[S]):
 
 
 class SplitState(Protocol):
-    """The reader's own mutable state of a split, which its emitter moves."""
+    """The reader's own mutable state of a split. Its emitter moves it."""
 
     @property
     def split_id(self) -> str: ...
@@ -127,7 +127,7 @@ class SplitState(Protocol):
         """Return True if everything before the split's end was emitted; False for a split without an end."""
 
     def sealed(self) -> SealedSplit:
-        """The state as manifests keep it, and as a `PartitionSplit` has it again."""
+        """Return the state as manifests have it, and as a later `PartitionSplit` brings it back."""
 
 
 SplitT = TypeVar("SplitT", bound=FetchedSplit)
@@ -144,7 +144,7 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
         fetchers: FetcherManager[SplitT, ItemT],
         emitter: RecordEmitter[ItemT, StateT] | None = None,
     ) -> None:
-        """Without an `emitter`, the connector's reader overrides `emit`."""
+        """Make a reader. Without an `emitter`, the connector's subclass must override `emit`."""
         super().__init__(context)
         self.fetchers = fetchers
         self.splits: PartitionSet[StateT] = PartitionSet(
@@ -153,27 +153,25 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
             state_of=lambda state: state.sealed(),
             close_split=self._close,
         )
-        #: True if rows were emitted since the last cut; and if the next cut should come soon.
+        #: `dirty`: rows were emitted since the last cut. `wants_seal`: the next cut should come soon.
         self.dirty = False
         self.wants_seal = False
         self._emitter = emitter
         self._fetched: deque[SplitRecords[ItemT]] = deque()
         self._ended: set[str] = set()
-        #: The number of the addition by which the reader has each split.
+        #: The number of the addition by which the reader got each split.
         self._additions: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(epoch={self.epoch}, {self.splits!r}, dirty={self.dirty})"
 
-    # -- implemented by a connector
-
     @abstractmethod
     def initialized_state(self, split: PartitionSplit) -> StateT:
-        """The state to begin with."""
+        """Return the state of a split that this reader takes over."""
 
     @abstractmethod
     def to_fetch(self, state: StateT) -> Sequence[SplitT]:
-        """The splits that the fetchers read now, from the state on; none where there is nothing to read yet."""
+        """Return the splits that the fetchers read now, from the state on; empty while there is nothing to read yet."""
 
     def emit(self, batch: ItemT, state: StateT) -> None:
         """Emit a batch of a split that this reader has and that did not end."""
@@ -183,12 +181,10 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
         self.note_end(state)
 
     def split_done(self, state: StateT) -> None:
-        """Handle that nothing more of the split will be emitted, because it has ended or another reader has it."""
+        """Called when nothing more of the split will be emitted, because it has ended or another reader has it."""
 
     def metrics(self) -> ReaderMetrics:
         return ReaderMetrics()
-
-    # -- called by the base class
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         self.splits.add(splits)
@@ -198,7 +194,7 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
         self.fetchers.remove_splits(split_ids)
 
     def work(self) -> bool:
-        """Take one batch of one split."""
+        """Emit one batch of one split."""
         if self.context.output.open_bytes >= self.context.epoch_bytes_max:
             return False
         if not self._fetched:
@@ -234,14 +230,17 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
         super().close()
 
     def fetch_more(self, split_id: str) -> None:
-        """Have the fetchers read what `to_fetch` says now; nothing happens for a split that this reader has not."""
+        """Have the fetchers read what `to_fetch` returns now.
+
+        Does nothing for a split that this reader does not have.
+        """
         addition = self._additions.get(split_id, 0)
         state = self.splits.read(split_id, addition)
         if state is not None and not state.ended:
             self.fetchers.add_splits(self.to_fetch(state), addition=addition)
 
     def note_end(self, state: StateT) -> None:
-        """Stop reading the split if the emitted batch was its last one, and have that sealed."""
+        """Stop reading the split if the emitted batch was its last one, and request a seal of its end."""
         if state.ended and state.split_id not in self._ended:
             self._ended.add(state.split_id)
             self.wants_seal = True

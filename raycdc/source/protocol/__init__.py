@@ -1,1 +1,1 @@
-"""The protocol between one SplitEnumerator and its SourceReaders, and the coordinator that both speak to (FLIP-27)."""
+"""The protocol between one SplitEnumerator and its SourceReaders, and the coordinator between them (FLIP-27)."""

@@ -31,7 +31,7 @@ from raycdc.state.opaque import EnumeratorState, SealedSplit
 
 
 class InputStatus(Enum):
-    """Answer of `SourceReader.poll_next`: more now, nothing now, or nothing ever again."""
+    """The result of `SourceReader.poll_next`: more work now, nothing now, or nothing ever again."""
 
     MORE_AVAILABLE = auto()
     NOTHING_AVAILABLE = auto()
@@ -39,30 +39,35 @@ class InputStatus(Enum):
 
 
 class SplitEnumeratorContext(Protocol):
-    """The enumerator's only way out. Called from the coordinator's thread only."""
+    """The only way in which an enumerator acts on readers and on the source.
+
+    Called from the coordinator's thread only.
+    """
 
     @property
     def now_s(self) -> float:
-        """Seconds of a clock that never goes back, as of the packet or tick that the coordinator is about."""
+        """Return the time of the packet or tick that the coordinator handles, in seconds of a clock that never goes
+        back.
+        """
 
     def registered_readers(self) -> Sequence[int]:
-        """Readers that may be given splits: alive, and not about to leave."""
+        """Return the readers that may be given splits: those that are alive and not about to leave."""
 
     def may_have_splits(self, subtask_id: int) -> bool:
-        """Return True if it is one of `registered_readers`, in constant time."""
+        """Return True if the reader is one of `registered_readers`, in constant time."""
 
     def split_loads(self) -> Mapping[str, SplitLoad]:
-        """Return the last reported load of each partition. Takes time for each reader."""
+        """Return the last reported load of each partition. The duration grows with the number of readers."""
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None: ...
 
     def send_event(self, subtask_id: int, event: SourceEvent) -> None: ...
 
     def end_split(self, split_id: str, *, attempt: int) -> None:
-        """Accept that no reader works at this attempt of a bounded split any more. Harmless if none did."""
+        """Record that no reader works at this attempt of a bounded split any more. Harmless if none did."""
 
     def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
-        """Take partitions from a live reader; after its next seal they come to `add_splits_back`.
+        """Take partitions from a live reader; after its next seal they are passed to `add_splits_back`.
 
         Repeating the call, or naming splits that the reader does not have, is harmless.
         """
@@ -74,10 +79,11 @@ class SplitEnumeratorContext(Protocol):
         """Return the first epoch whose seal was not requested yet. A message sent now is handled before that seal."""
 
     def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
-        """Run `call` off the coordinator's thread, `after_s` from now; `handler` gets its result on that thread.
+        """Run `call` off the coordinator's thread, `after_s` from now, and then call `handler` with its result on that
+        thread.
 
         While the source is unreachable, the call is retried; any other error fails the job. Periodic work (discovery)
-        schedules itself again from its handler, so two calls of a kind never run at the same time.
+        schedules itself again from its handler, so two calls of one kind never run at the same time.
         """
 
 
@@ -85,8 +91,8 @@ class SplitEnumeratorContext(Protocol):
 class EnumeratorPart:
     """The enumerator's part of a manifest.
 
-    `tables` are the schemas and changes that begin with this epoch, whichever reader has rows of them; `schemas` are
-    the documents they name. `final` says whether the run ends with the epoch; None leaves that to the readers'
+    `tables` are the schemas and changes that begin with this epoch, whichever reader has rows of the tables; `schemas`
+    are the documents that they name. `final` is True if the run ends with the epoch; None leaves that to the readers'
     ``end_of_input``.
     """
 
@@ -97,7 +103,7 @@ class EnumeratorPart:
 
 @dataclass(frozen=True, slots=True)
 class EnumeratorStart:
-    """The start of an enumerator: new if `last` is None, else from the manifest `last`.
+    """The start of an enumerator: a first start if `last` is None, otherwise from the manifest `last`.
 
     `until` bounds the run (None: it goes on until it is stopped). `document` returns schema documents by their
     fingerprint. `requests` are users' requests about tables, `refusals` are tables to park immediately.
@@ -112,7 +118,7 @@ class EnumeratorStart:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAmount:
-    """How much of a table its chunks have delivered, and the source's `estimate` of all its rows."""
+    """The number of rows of a table that its chunks have delivered, and the source's `estimate` of all its rows."""
 
     rows: int = 0
     bytes: int = 0
@@ -140,8 +146,8 @@ class BackfillProgress:
 class TableProgress:
     """The progress of a table, for people: ``"snapshot"``, ``"stream"``, or the reason why it is `parked`.
 
-    `backfill` is the progress of a running backfill. `begun` is the reason of its last resnapshot in this run, which
-    had parked it before.
+    `backfill` is the progress of a running backfill. `begun` is the reason of the table's last resnapshot in this run,
+    for which it was parked.
     """
 
     phase: str
@@ -171,15 +177,18 @@ NO_TABLES = TableCounts()
 
 
 class TablesProgress(Protocol):
-    """The present progress of an enumerator's tables."""
+    """The progress of an enumerator's tables."""
 
     def counts(self) -> TableCounts:
-        """All together. Asked several times a second: it must not take the longer the more tables there are."""
+        """Return the counts of all tables together.
+
+        Called several times a second, so its duration must not grow with the number of tables.
+        """
 
     def tables(self) -> Mapping[TableId, TableProgress]:
         """Return the progress of each table, for people.
 
-        The more tables there are, the less often it should be called.
+        The duration grows with the number of tables, so callers with many tables call it less often.
         """
 
 
@@ -188,7 +197,7 @@ _STREAMED = TableProgress("stream")
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """`TablesProgress` of tables without a snapshot."""
+    """The `TablesProgress` of tables without a snapshot."""
 
     names: Collection[TableId]
 
@@ -205,7 +214,7 @@ class EnumeratorStatistics:
 
     `chunks_waiting` is a lower bound of the bounded splits without a reader, positive while there are any. `problems`
     are harmless errors by place, kept until they are resolved; `stalled` is what waits for a user. `owing` are the
-    names of spools with segments of bounded splits that no report has named yet. `chunks_out` is the number of bounded
+    names of spools with segments of bounded splits that are in no report yet. `chunks_out` is the number of bounded
     splits that were given to readers and are in no manifest yet.
     """
 
@@ -218,7 +227,10 @@ class EnumeratorStatistics:
 
 
 class SplitEnumerator(Protocol):
-    """Discovers splits and gives them to readers. Single-threaded; never blocks (blocking work: `call_async`)."""
+    """Discovers splits and gives them to readers.
+
+    Single-threaded. Never blocks: blocking work goes through `call_async`.
+    """
 
     def start(self) -> None: ...
 
@@ -232,10 +244,12 @@ class SplitEnumerator(Protocol):
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None: ...
 
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
-        """The rows of these bounded splits are part of the epoch whose manifest is being written."""
+        """Note that the rows of these bounded splits are part of the epoch whose manifest is being written."""
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EnumeratorPart:
-        """The manifest of `epoch` is being written, `splits` are the unbounded splits' states in it.
+        """Return the enumerator's part of the manifest of `epoch`, which is being written.
+
+        `splits` are the states of unbounded splits in it.
 
         Called right before `snapshot_state`.
         """
@@ -249,10 +263,16 @@ class SplitEnumerator(Protocol):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
-        """The driver commits no more of these tables: where single tables can be parked, their rows need not come."""
+        """Stop reading these tables, because the driver commits no more of them.
+
+        If single tables cannot be parked, rows may still come.
+        """
 
     def statistics(self) -> EnumeratorStatistics:
-        """Asked several times a second: it must not take the longer the more tables there are."""
+        """Return the progress.
+
+        Called several times a second, so its duration must not grow with the number of tables.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +280,9 @@ class ChunkSegments:
     """The result of reading a chunk: finished segments that belong to no epoch yet.
 
     See `raycdc.source.snapshot.handoff.hand_off`. `high` bounds the rows that its SELECT saw. `log_end` is the end of
-    the log, queried after the SELECT; it bounds which tables the name may have meant. A chunk has no segments if one of
-    these reasons is set: `schema_mismatch`, the table differs from the chunk's schema document; `locked`, another
-    session has the table locked; `refused`, the chunk can never be read.
+    the log, queried after the SELECT; it bounds which tables the SELECT may have found under the name. A chunk has no
+    segments if one of three reasons is set. `schema_mismatch`: the table differs from the chunk's schema document.
+    `locked`: another session holds a lock on the table. `refused`: the chunk can never be read.
     """
 
     split: SnapshotSplit
@@ -276,7 +296,10 @@ class ChunkSegments:
 
 
 class ChunkSource(Protocol):
-    """Reads chunks in the background, one or several at once. Calls come from the reader's thread and never block."""
+    """A background reader of chunks, one or several at a time.
+
+    Calls come from the reader's thread and never block.
+    """
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
         """Queue a chunk that the log reader has opened at `opened_at`; `document` is the table's schema there.
@@ -297,7 +320,7 @@ class ChunkSource(Protocol):
 
 
 class ReaderOutput(Protocol):
-    """Where a reader's rows go: the segments of the open epoch. Called from the reader's thread."""
+    """The output of a reader: the segments of the open epoch. Called from the reader's thread."""
 
     @property
     def open_bytes(self) -> int: ...
@@ -311,22 +334,25 @@ class ReaderOutput(Protocol):
         split_id: str,
         key: Sequence[str] = (),
     ) -> None:
-        """Append rows of the log; order per table is kept, or per value of `key` where it is given."""
+        """Append rows of the log. Their order is kept per table, or per value of `key` if it is given."""
 
     def publish(self, segments: Sequence[Segment]) -> None:
         """Make finished snapshot segments part of the open epoch."""
 
     def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
-        """Put held rows of one table down where they need no memory; masked, if they are to be."""
+        """Write held rows of one table to disk, with masks applied, so that they need no memory."""
 
     def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
-        """Write held rows as segments of no epoch, which another reader folds."""
+        """Write held rows as segments that belong to no epoch; the reader of the chunk folds them."""
 
     def cut(self, epoch: int) -> tuple[Segment, ...]:
-        """End the open epoch as `epoch`: all its segments, durable on disk. The next one is open then."""
+        """End the open epoch as `epoch`, and open the next one.
+
+        Returns the ended epoch's segments, which are durable on disk.
+        """
 
     def release(self, paths: Sequence[str]) -> None:
-        """Delete segment files of epochs the sink holds."""
+        """Delete segment files of epochs that the sink holds."""
 
     def discard(self, segments: Sequence[Segment]) -> None:
         """Delete segments that are no longer needed, on any node. Does not wait for other nodes."""
@@ -335,10 +361,10 @@ class ReaderOutput(Protocol):
 
 
 class SourceReader(Protocol):
-    """Reads splits. All methods are called by one thread, and none blocks."""
+    """A reader of splits. All methods are called by one thread, and none blocks."""
 
     def handle(self, message: Message) -> None:
-        """A message from the coordinator."""
+        """Handle a message from the coordinator."""
 
     def poll_next(self) -> InputStatus: ...
 
@@ -347,11 +373,11 @@ class SourceReader(Protocol):
         """The availability that the shell waits for when `poll_next` has nothing."""
 
     def heartbeat(self) -> Heartbeat:
-        """The reader's figures for the coordinator now."""
+        """Return the reader's present figures for the coordinator."""
 
     @property
     def seal_matters(self) -> tuple[bool, bool]:
-        """The facts that the coordinator should hear at once when they change: the epoch should end; it has rows."""
+        """Return facts whose change the coordinator should learn immediately: the epoch should end, or it has rows."""
 
     def metrics(self) -> ReaderMetrics: ...
 

@@ -1,9 +1,8 @@
 """The parts of a source coordinator: settings, environment, seal timer, acknowledgements, enumerator context.
 
-Acknowledgements report to the source what the sink holds: one call at a time, with the newest positions, never ahead of
-a commit.
-
-The enumerator context turns the enumerator's decisions about splits and events into messages to live readers.
+Acknowledgements report to the source which positions the sink holds: one call at a time, with the newest positions,
+never ahead of a commit. The enumerator context turns the enumerator's decisions about splits and events into messages
+to live readers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from raycdc.source.split import PartitionSplit, SnapshotSplit, SourceSplit, Stre
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.opaque import Position, SealedSplit, positions_in
 
-#: ``(call, handler, after_s)``: run `call` elsewhere, give its result to `handler` on the coordinator's thread.
+#: ``(call, handler, after_s)``: runs `call` on another thread, and then `handler` with the result on the coordinator's
+#: thread.
 CallAsync = Callable[[Callable[[], Any], Callable[[Any], None], float], None]
 
 
@@ -36,7 +36,7 @@ class Acknowledgements:
         self._call_async = call_async
         self._positions: Mapping[str, Position] | None = None
         self._under_way = False
-        #: The error of the last call, for people; empty when it succeeded.
+        #: The error of the last call, for people; empty if it succeeded.
         self.problems: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -44,11 +44,14 @@ class Acknowledgements:
 
     @property
     def idle(self) -> bool:
-        """Return True if the source was notified of every commit, or could not be."""
+        """Return True if no call to the source is pending or running."""
         return not self._under_way and self._positions is None
 
     def committed(self, splits: Mapping[str, SealedSplit]) -> None:
-        """The sink holds an epoch; `splits` are the unbounded splits' states in its manifest."""
+        """Report to the source that the sink holds an epoch.
+
+        `splits` are the states of the unbounded splits in its manifest.
+        """
         positions = positions_in(splits)
         if positions:
             self._positions = positions
@@ -75,15 +78,15 @@ class Acknowledgements:
 
 
 def no_acknowledgements() -> Acknowledgements:
-    """Return the acknowledgements of a source that does not need them."""
+    """Return acknowledgements that do nothing, for a source that does not need them."""
     return Acknowledgements(lambda _: None, lambda call, handler, _: handler(call()))
 
 
-#: A position that moved without rows is worth a manifest only now and then.
+#: A position that moved without rows is sealed at most this often.
 IDLE_SEAL_INTERVAL_S = 10.0
 #: An early epoch collects changes for this long, so that one transaction is not split into two epochs.
 EARLY_S = 0.1
-#: Unused early epochs are saved up, at most those of this time.
+#: Unused early epochs are saved up for at most this time.
 EARLY_KEPT_S = 600.0
 
 
@@ -116,7 +119,7 @@ class CoordinatorSettings:
 
 
 class ManifestWriter(Protocol):
-    """The durable side of an epoch (`raycdc.state.store`)."""
+    """The writer of the durable side of an epoch (`raycdc.state.store`)."""
 
     def put_documents(self, documents: Mapping[str, dict[str, Any]]) -> None:
         """Keep schema documents by their fingerprints."""
@@ -128,7 +131,7 @@ class ManifestWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorEnvironment:
-    """Everything outside of a coordinator that it reaches: `acknowledgements` hear of commits."""
+    """The outside world of a coordinator: its state, background calls, clock, and acknowledgements of commits."""
 
     writer: ManifestWriter
     call_async: CallAsync
@@ -137,31 +140,31 @@ class CoordinatorEnvironment:
 
 
 class SealTimer:
-    """When the open epoch is due; see the coordinator's docstring for the rules."""
+    """Decides when the open epoch is due; the coordinator's docstring has the rules."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
         self._last_s = 0.0
-        #: A token bucket: epochs that may be sealed early, as of `_last_s`.
+        #: A token bucket: the number of epochs that may be sealed early, as of `_last_s`.
         self._most = max(1.0, settings.epochs_per_hour * EARLY_KEPT_S / 3600) if settings.epochs_per_hour else 0.0
         self._kept = self._most
 
     def restart(self, *, now_s: float) -> None:
-        """The open epoch is being sealed."""
+        """Note that the open epoch is being sealed."""
         self._kept = max(0.0, self._early(now_s) - 1)
         self._last_s = now_s
 
     def _early(self, now_s: float) -> float:
-        """Return how many epochs may be early by now."""
+        """Return the number of epochs that may be early by now."""
         return min(self._most, self._kept + (now_s - self._last_s) * self._settings.epochs_per_hour / 3600)
 
     def is_due(
         self, readers: Collection[LiveReader], *, asked: bool, in_flight: int, reads_chunks: bool, now_s: float
     ) -> bool:
-        """Return True if what these registered readers have open should be sealed now.
+        """Return True if the open epoch of these registered readers should be sealed now.
 
         `asked` is set for a stop and by the enumerator. An early epoch of a snapshot (`reads_chunks`) would only make a
-        small file.
+        small file, so it is not sealed early.
         """
         if not readers or in_flight >= self._settings.in_flight_max:
             return False

@@ -65,25 +65,28 @@ from raycdc.state.manifests.manifest import Manifest
 
 
 class RateLimitedReaders:
-    """See the module's docstring. Owned by the coordinator."""
+    """Gives the readers their quotas of the source's rate limit; see the module's docstring.
+
+    Owned by the coordinator.
+    """
 
     def __init__(self, readers: LiveReaders, keeper: RateLimiter | None) -> None:
         self._readers = readers
         self._keeper = keeper
 
     def joined(self, subtask_id: int) -> None:
-        """The reader has registered."""
+        """Send a newly registered reader its first, empty quotas."""
         if self._keeper is not None:
             holder = self._readers[subtask_id].holder(subtask_id)
             self._notify({holder: self._keeper.join(holder)})
 
     def heard(self, subtask_id: int, demand: RateDemand | None) -> None:
-        """Take the demand of a reader's heartbeat."""
+        """Record the demand in a reader's heartbeat."""
         if self._keeper is not None and demand is not None:
             self._keeper.heard(self._readers[subtask_id].holder(subtask_id), demand)
 
     def ended(self, subtask_id: int, reader: LiveReader) -> None:
-        """The reader is fenced, and may live on."""
+        """Keep the quotas of a fenced reader reserved for a while, because its process may live on."""
         if self._keeper is not None:
             self._keeper.lost(reader.holder(subtask_id), heard_s=reader.last_heard_s)
 
@@ -126,15 +129,14 @@ class SourceCoordinator:
         #: The error that ends the job, if one was reported.
         self.failure: RaycdcError | None = None
         if last is not None and last.epoch <= recovered.committed:
-            # Repeated, because the process that committed it may have ended before it notified the source.
+            # The last commit is acknowledged again, because the process that made it may have ended before it notified
+            # the source.
             surroundings.acknowledgements.committed(last.to_splits)
         self._context = EnumeratorContext(self.readers, self.epochs, surroundings.writer, surroundings.call_async)
         self._enumerator = enumerator(self._context)
 
     def __repr__(self) -> str:
         return f"SourceCoordinator({self.readers!r}, {self.epochs!r})"
-
-    # --- the shell's side -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._enumerator.start()
@@ -181,7 +183,7 @@ class SourceCoordinator:
         return seal or is_rate_limited or bool(silent)
 
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
-        """The shell saw the process end. A newer incarnation is not affected."""
+        """Treat the reader as lost, because its process has ended. A newer incarnation is not affected."""
         if self.readers.is_live(subtask_id, incarnation):
             self._lose(subtask_id, reason)
 
@@ -200,14 +202,16 @@ class SourceCoordinator:
             elsewhere = ()
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
-        """The driver commits no more of these tables."""
+        """Stop reading these tables, because the driver commits no more of them."""
         self._enumerator.park_tables(refusals)
 
     def retire(self, subtask_id: int) -> bool:
-        """Release a reader that is not needed any more. Returns False while it has splits; call again then.
+        """Release a reader that is not needed any more.
 
-        After the first call it gets no splits. It finishes its current chunk, gives partitions back at its next seal,
-        and the log at the first seal without an unfinished chunk.
+        Returns False while the reader has splits; then call it again later.
+
+        After the first call the reader gets no splits. It finishes its current chunk. It gives partitions back at its
+        next seal, and the log at the first seal without an unfinished chunk.
         """
         reader = self.readers.get(subtask_id)
         if reader is None:
@@ -227,8 +231,9 @@ class SourceCoordinator:
         self._stopping = True
 
     def status(self, *, tables: bool = True) -> JobStatus:
-        """Progress and readers, for the supervisor, people and tests; without `tables` it takes as long as there are
-        readers, not tables.
+        """Return progress and readers, for the supervisor, people and tests.
+
+        Without `tables`, the duration grows with the number of readers, and not of tables.
         """
         enumerator, epochs = self._enumerator.statistics(), self.epochs
         counts, sealing = enumerator.progress.counts(), epochs.sealing
@@ -237,7 +242,7 @@ class SourceCoordinator:
             sealed=epochs.sealed,
             committed=epochs.committed,
             tables=_table_statuses(epochs, enumerator.progress) if tables else {},
-            # Of a log without a snapshot the tables that brought rows are known, and no others.
+            # Of a log without a snapshot, only the tables that brought rows are known.
             counts=replace(counts, tables=max(counts.tables, len(epochs.rows)), chunks_out=enumerator.chunks_out),
             chunks_waiting=enumerator.chunks_waiting,
             problems={**enumerator.problems, **self._surroundings.acknowledgements.problems},
@@ -248,8 +253,6 @@ class SourceCoordinator:
             stalled=tuple(enumerator.stalled),
             owing=epochs.owing | enumerator.owing,
         )
-
-    # --- messages ---------------------------------------------------------------------------------------------
 
     def _handle(self, subtask_id: int, reader: LiveReader, message: Message) -> None:
         if not reader.registered and not isinstance(message, ReaderRegistration):
@@ -272,7 +275,7 @@ class SourceCoordinator:
                 splits = [reader.splits.pop(split_id) for split_id in states if split_id in reader.splits]
                 self._give_up(subtask_id, splits)
             case Heartbeat(rate_demand=demand):
-                # It was sent before the cut: the open bytes that it reports belong to the epoch being sealed.
+                # The heartbeat was sent before the cut: its open bytes belong to the epoch being sealed.
                 is_early = sealing is not None and subtask_id in sealing.waiting
                 heard = message.after(reader.heartbeat)
                 reader.heartbeat = heard.without_epoch() if is_early else heard
@@ -302,7 +305,10 @@ class SourceCoordinator:
                 self._finish_seal(sealing)
 
     def _give_up(self, subtask_id: int, splits: Sequence[SourceSplit]) -> None:
-        """Partition splits without a reader continue from their last *sealed* state, a seal under way included."""
+        """Give back the partition splits of a lost reader, in their last *sealed* state.
+
+        If a seal is in progress, that is its state.
+        """
         partitions = [split for split in splits if isinstance(split, PartitionSplit)]
         if partitions and self.epochs.sealing is not None:
             self.epochs.sealing.given_up.append((subtask_id, partitions))
@@ -322,8 +328,6 @@ class SourceCoordinator:
         document = self._surroundings.writer.document
         split = StreamSplit.of(state, lambda fingerprint: SchemaDocument.from_json(document(fingerprint)))
         self._enumerator.add_splits_back([split], subtask_id)
-
-    # --- epochs -----------------------------------------------------------------------------------------------
 
     def _begin_seal(self, now_s: float) -> None:
         registered = self.readers.registered
@@ -348,7 +352,7 @@ class SourceCoordinator:
         try:
             self._surroundings.writer.write_manifest(manifest)
         except FencedError as cause:
-            # Another driver has the state. The sender of the last report is not fenced; the whole job is over.
+            # Another driver has the state. The whole job is over; the sender of the last report is not at fault.
             raise StateError(str(cause)) from cause
         reach("after_manifest")
         self.epochs.seal(manifest)
@@ -360,7 +364,7 @@ class SourceCoordinator:
             self._give_up(subtask_id, splits)
         moving = log_on_its_way(self.readers)
         if moving is not None and moving in sealing.reported:
-            # Treated as if it had died right after its report: rows read since then are in no manifest.
+            # Treated as if the reader had died right after its report: rows read since then are in no manifest.
             self._rate_limit.ended(moving, self.readers[moving])
             self.readers.let_go(moving)
             self._take_stream_back(moving)
@@ -369,7 +373,7 @@ class SourceCoordinator:
         to_splits = sealing.states_after(self.epochs.splits)
         for report in sealing.reports:
             self._enumerator.handle_splits_finished(report.finished)
-        # The enumerator may ask for what readers are the first to name.
+        # The enumerator may ask for schemas that this epoch's reports are the first to name.
         self._put_documents(sealing.schemas)
         part = self._enumerator.epoch_sealed(sealing.epoch, to_splits)
         self._put_documents(part.schemas)

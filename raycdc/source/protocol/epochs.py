@@ -1,6 +1,6 @@
 """The epochs of a job that the sink does not hold yet: open, being sealed, or sealed.
 
-Invariant: numbers only grow, and no number is used twice, even if its epoch was dropped.
+Invariant: epoch numbers only grow, and no number is used twice, even if its epoch was dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
 from raycdc.state.manifests.patch import Patch
 from raycdc.state.opaque import SealedSplit
 
-#: Seal times are polled every half second, in which far fewer epochs are sealed.
+#: The number of recent seals that are kept. Readers of the status poll every half second, in which far fewer epochs are
+#: sealed.
 SEALS_KEPT = 16
 
 
@@ -37,7 +38,10 @@ class RecoveryPoint:
 
 
 class SplitStates(dict[str, SealedSplit]):
-    """States of unbounded splits after an epoch. For splits in `changes` it is known what changed in the epoch."""
+    """States of unbounded splits after an epoch.
+
+    `changes` has the changes in the epoch of those splits for which they are known.
+    """
 
     def __init__(self, states: Mapping[str, SealedSplit]) -> None:
         super().__init__(states)
@@ -46,7 +50,7 @@ class SplitStates(dict[str, SealedSplit]):
 
 @dataclass(slots=True)
 class Sealing:
-    """An epoch on its way to its manifest: who has still to report, and all that was reported."""
+    """An epoch that is being sealed: the readers that have still to report, and the reports so far."""
 
     epoch: int
     waiting: set[int]
@@ -54,14 +58,14 @@ class Sealing:
     #: The readers that have reported, with the time in Unix milliseconds.
     reported: dict[int, int] = field(default_factory=dict)
     reports: list[EpochSealed] = field(default_factory=list)
-    #: The log reader, if it reported and died before the manifest: its report counts, and the stream is given back
-    #: afterwards.
+    #: The log reader, if it reported and died before the manifest was written. Its report counts, and the stream is
+    #: given back afterwards.
     stream_lost_by: int | None = None
-    #: Partition splits without a reader, and who had them: they go back in the state that this manifest gives them.
+    #: Partition splits of readers that were lost during the seal. They are given back in the state of this manifest.
     given_up: list[tuple[int, list[PartitionSplit]]] = field(default_factory=list)
 
     def take(self, subtask_id: int, report: EpochSealed, *, at_ms: int) -> None:
-        """A reader that was waited for has sealed its part."""
+        """Record the report of a reader."""
         self.waiting.discard(subtask_id)
         self.reported[subtask_id] = at_ms
         self.reports.append(report)
@@ -76,12 +80,14 @@ class Sealing:
 
     @property
     def schemas(self) -> dict[str, SchemaDocument]:
-        """Documents of the schemas that readers are the first to name."""
+        """Return the documents of the schemas that this epoch's reports are the first to name."""
         return {fingerprint: document for report in self.reports for fingerprint, document in report.schemas.items()}
 
     @property
     def watermark_ms(self) -> int | None:
-        """All events before it are in: the least of the readers that have one."""
+        """Return the time before which all events are in the epoch: the least watermark of the readers
+        that have one.
+        """
         watermarks = (report.watermark_ms for report in self.reports)
         return min((watermark for watermark in watermarks if watermark is not None), default=None)
 
@@ -103,11 +109,11 @@ class Sealing:
 
 
 class PendingEpochs:
-    """See the module's docstring."""
+    """The epochs that the sink does not hold yet; see the module's docstring."""
 
     def __init__(self, recovered: RecoveryPoint) -> None:
         last = recovered.last
-        #: States of the unbounded splits, as they were sealed last.
+        #: The states of the unbounded splits, as last sealed.
         self.splits: dict[str, SealedSplit] = dict(last.to_splits) if last else {}
         self.sealed = recovered.first_epoch - 1
         self.committed = recovered.committed
@@ -118,7 +124,7 @@ class PendingEpochs:
         self.lost_values: Mapping[TableId, int] = dict(last.lost) if last else {}
         self.seals: deque[SealTimes] = deque(maxlen=SEALS_KEPT)
         self._waiting: dict[int, Manifest] = {}
-        #: The spools that the segments of each of these are in.
+        #: By epoch: the spools that have its segments.
         self._spools: dict[int, frozenset[str]] = {}
 
     def __repr__(self) -> str:
@@ -141,16 +147,16 @@ class PendingEpochs:
         return frozenset().union(reported, *self._spools.values())
 
     def adopt(self, manifest: Manifest) -> None:
-        """A sealed epoch of an earlier generation that the driver still has to commit."""
+        """Add a sealed epoch of an earlier generation that the driver still has to commit."""
         self._wait_for(manifest)
 
     def begin_seal(self, waiting: Iterable[int], *, asked_ms: int) -> Sealing:
-        """The open epoch is sealed once all of these readers have reported."""
+        """Start sealing the open epoch. It is sealed once all of these `readers` have reported."""
         self.sealing = Sealing(self.sealed + 1, set(waiting), asked_ms)
         return self.sealing
 
     def seal(self, manifest: Manifest) -> None:
-        """The manifest is written, and with it the epoch exists."""
+        """Note that the manifest is written. From now on the epoch is sealed."""
         self.splits = dict(manifest.to_splits)
         self.sealed = manifest.epoch
         self.lost_values = manifest.lost
@@ -161,7 +167,10 @@ class PendingEpochs:
             self.final = manifest.epoch
 
     def commit(self, epoch: int) -> list[Manifest]:
-        """The sink holds everything up to `epoch`. Returns the manifests that are done with, in order."""
+        """Note that the sink holds everything up to `epoch`.
+
+        Returns the manifests that are no longer needed, in order.
+        """
         self.committed = max(self.committed, epoch)
         done = [self._waiting.pop(number) for number in sorted(self._waiting) if number <= epoch]
         for manifest in done:
@@ -169,7 +178,7 @@ class PendingEpochs:
         return done
 
     def sealed_after(self, epoch: int) -> int | None:
-        """The first sealed epoch after `epoch` that is not committed; numbers of dropped ones are left out."""
+        """Return the first sealed epoch after `epoch` that is not committed; numbers of dropped epochs are skipped."""
         return min((number for number in self._waiting if number > epoch), default=None)
 
     def manifest(self, epoch: int) -> Manifest | None:
@@ -181,7 +190,7 @@ class PendingEpochs:
         self._spools[manifest.epoch] = frozenset(segment.node for segment in manifest.segments)
 
     def lost_with(self, segments: Iterable[Segment]) -> dict[TableId, int]:
-        """Values that were lost in all, with those of `segments`."""
+        """Return the total numbers of lost values by table, including those of `segments`."""
         total = dict(self.lost_values)
         for segment in segments:
             if segment.lost:

@@ -47,7 +47,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class SealStatus:
-    """The epoch that is being sealed, and the readers that are waited for."""
+    """The epoch that is being sealed, and the readers that have not reported yet."""
 
     epoch: int
     waiting: tuple[int, ...]
@@ -55,8 +55,8 @@ class SealStatus:
 
 @dataclass(frozen=True, slots=True)
 class SealTimes:
-    """When an epoch was sealed: the request, the report of each reader (by its number) and the durable manifest, in
-    milliseconds of the coordinator's wall clock.
+    """The times at which an epoch was sealed: the request, the report of each reader (by its number) and the durable
+    manifest, in milliseconds of the coordinator's wall clock.
     """
 
     epoch: int
@@ -67,7 +67,7 @@ class SealTimes:
 
 @dataclass(frozen=True, slots=True)
 class Seals:
-    """The seal under way, if one is, and those of the newest epochs that this coordinator sealed."""
+    """The seal in progress, if any, and those of the newest epochs that this coordinator sealed."""
 
     under_way: SealStatus | None = None
     newest: tuple[SealTimes, ...] = ()
@@ -105,7 +105,7 @@ class JobStatus:
 
     @property
     def sealing(self) -> SealStatus | None:
-        """The epoch that is being sealed."""
+        """Return the epoch that is being sealed."""
         return self.seals.under_way
 
     @property

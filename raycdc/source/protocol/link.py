@@ -1,11 +1,10 @@
 """One end of the connection between the coordinator and one reader incarnation: numbers, acknowledges, fences.
 
-Theory of operation. The transport may lose, repeat and reorder packets, and either end may be a process that was
-replaced while it was suspended. Every packet carries the sender's (generation of the pipeline, reader incarnation), the
-highest message number received so far, and all messages not yet acknowledged, numbered from 1. A receiver takes
-messages in order, each once, and drops the rest; so *delivery is at least once, handling exactly once per incarnation*.
-A packet of an older generation or incarnation is refused with `FencedError`: nothing a replaced process sends is ever
-handled.
+Theory of operation. The transport may lose, repeat and reorder packets. Either end may be a process that was replaced
+while it was suspended. Every packet carries the sender's (generation of the pipeline, reader incarnation), the highest
+message number received so far, and all messages not yet acknowledged, numbered from 1. A receiver takes messages in
+order, each once, and drops the rest; so *delivery is at least once, handling exactly once per incarnation*. A packet of
+an older generation or incarnation is refused with `FencedError`: nothing a replaced process sends is ever handled.
 
 | packet's (generation, incarnation) | coordinator | reader |
 |---|---|---|
@@ -26,7 +25,7 @@ from typing import Any
 from raycdc.errors import FencedError, ProtocolError
 from raycdc.source.protocol.source_event import PROTOCOL_VERSION, Message, decode, encode, pack, unpack
 
-#: More unacknowledged messages than this mean that the peer is gone or the sender has a bug.
+#: If more messages than this are unacknowledged, the peer is gone or the sender has a bug.
 UNACKNOWLEDGED_MAX = 100_000
 
 
@@ -48,7 +47,10 @@ class Packet:
 
 
 def read_packet(data: bytes) -> Packet:
-    """Decode the envelope. Raises `ProtocolError` for another protocol version or a malformed envelope."""
+    """Decode and return a packet's envelope.
+
+    Raises `ProtocolError` for another protocol version or a malformed envelope.
+    """
     value = unpack(data)
     if not isinstance(value, list) or len(value) != 5:
         raise ProtocolError(f"A packet must have five parts, and is a {type(value).__name__}")
@@ -59,7 +61,7 @@ def read_packet(data: bytes) -> Packet:
 
 
 class Link:
-    """State of one end. Not thread-safe: one owner. `on_send` hears of each message to send."""
+    """The state of one end of a link. Not thread-safe: one owner. `on_send` is called for each message to send."""
 
     def __init__(self, identity: SenderIdentity, *, on_send: Callable[[], None] = lambda: None) -> None:
         self.identity = identity
@@ -78,7 +80,7 @@ class Link:
         return bool(self._unacknowledged)
 
     def send(self, message: Message) -> None:
-        """Queue `message`; it leaves with the next `packet()` and with every later one until acknowledged."""
+        """Queue `message`. It is part of the next `packet()` and of every later one until it is acknowledged."""
         if len(self._unacknowledged) >= UNACKNOWLEDGED_MAX:
             raise ProtocolError(f"{len(self._unacknowledged)} messages wait for an acknowledgement on {self!r}")
         self._unacknowledged.append((self._next, encode(message)))
@@ -86,7 +88,7 @@ class Link:
         self._on_send()
 
     def packet(self) -> bytes:
-        """The bytes to send now: our acknowledgement and everything unacknowledged (maybe nothing)."""
+        """Return the bytes to send now: our acknowledgement and all unacknowledged messages, if any."""
         return pack(
             [
                 PROTOCOL_VERSION,
@@ -98,7 +100,10 @@ class Link:
         )
 
     def receive(self, packet: Packet) -> list[Message]:
-        """The packet's messages not seen before, in order. Raises `FencedError` when identities differ."""
+        """Return the packet's messages that were not received before, in order.
+
+        Raises `FencedError` if identities differ.
+        """
         if packet.identity != self.identity:
             raise FencedError(
                 f"A packet of {packet.identity} reached {self.identity}: one of the two was replaced. "

@@ -23,9 +23,10 @@ from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, 
 
 @dataclass(slots=True)
 class LiveReader:
-    """One live incarnation.
+    """One live incarnation of a reader.
 
-    `leaving`: it gets no more splits and ends when it has none. `asked_back`: splits that it was told to give back.
+    If it is `leaving`, it gets no more splits, and ends when it has none. `asked_back` are splits that it was told to
+    give back.
     """
 
     link: Link
@@ -40,11 +41,11 @@ class LiveReader:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def holder(self, subtask_id: int) -> Holder:
-        """Whose shares of the source's budget it has."""
+        """Return the identity under which the rate limiter knows the reader."""
         return subtask_id, self.link.identity.incarnation
 
     def ask_back(self, split_ids: Iterable[str]) -> None:
-        """Tell the reader to give these splits back, except those that it lacks or was reported before."""
+        """Tell the reader to give these splits back, except those that it lacks or was already asked for."""
         fresh = [split_id for split_id in split_ids if split_id in self.splits and split_id not in self.asked_back]
         if fresh:
             self.asked_back.update(fresh)
@@ -68,13 +69,13 @@ class LiveReader:
 
 
 class ChunkOwners:
-    """The owner of each attempt at a chunk, found without a search through all readers."""
+    """The owner of each attempt at a chunk, so that it is found without a search through all readers."""
 
     def __init__(self) -> None:
         self._owners: dict[tuple[str, int], LiveReader] = {}
 
     def give(self, reader: LiveReader, split: SnapshotSplit) -> None:
-        """The reader has it from here on."""
+        """Record that the reader has the chunk from now on."""
         self._owners[split.split_id, split.attempt] = reader
 
     def end(self, split_id: str, attempt: int) -> None:
@@ -101,7 +102,7 @@ class ChunkOwners:
 
 
 class LiveReaders:
-    """The live readers, at most one incarnation of each. A replaced incarnation is never live again."""
+    """The live readers, at most one incarnation of each. A replaced incarnation never becomes live again."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
@@ -110,7 +111,7 @@ class LiveReaders:
         self._lost: list[tuple[int, int, str]] = []
         self._reported: set[int] = set()
         self.chunks = ChunkOwners()
-        #: Those whose last incarnation left as it should.
+        #: Readers whose last incarnation left as intended.
         self.ended: set[int] = set()
 
     def __repr__(self) -> str:
@@ -135,7 +136,7 @@ class LiveReaders:
         return subtask_id in self._live and self._incarnations[subtask_id] == incarnation
 
     def check(self, subtask_id: int, identity: SenderIdentity) -> None:
-        """Refuse a packet of a process that was replaced, or given up."""
+        """Raise `FencedError` for a packet of a process that was replaced or given up as lost."""
         if identity.generation != self.generation:
             raise FencedError(
                 f"Reader {subtask_id} belongs to generation {identity.generation}; this is {self.generation}."
@@ -147,18 +148,18 @@ class LiveReaders:
             raise FencedError(f"Reader {subtask_id}.{current} was given up as lost.")
 
     def is_new(self, subtask_id: int, identity: SenderIdentity) -> bool:
-        """Return True if a packet that may be taken is the first of a newer incarnation."""
+        """Return True if a packet that passed `check` is the first of a newer incarnation."""
         return identity.incarnation > self._incarnations.get(subtask_id, 0)
 
     def add(self, subtask_id: int, identity: SenderIdentity, *, now_s: float) -> None:
-        """A newer incarnation speaks, and the one before is lost."""
+        """Add a newer incarnation of a reader. The caller has removed the previous one."""
         self._incarnations[subtask_id] = identity.incarnation
         self.ended.discard(subtask_id)
         link = Link(identity, on_send=partial(self._reported.add, subtask_id))
         self._live[subtask_id] = LiveReader(link, node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
 
     def lose(self, subtask_id: int, reason: str) -> LiveReader:
-        """The reader is fenced: whatever its process says from here on is refused."""
+        """Fence the reader: all later packets of its process are refused."""
         reader = self._live.pop(subtask_id)
         self._reported.add(subtask_id)
         self.chunks.lose(reader.splits.values())
@@ -172,18 +173,23 @@ class LiveReaders:
         self._reported.add(subtask_id)
 
     def take_changed(self) -> set[int]:
-        """Readers for which there is something to say, or that are no more, since the last call."""
+        """Return the readers that have something to be sent to them, or that were removed, since the last call."""
         reported = set(self._reported)
         self._reported.clear()
         return reported
 
     def take_lost(self) -> list[tuple[int, int, str]]:
-        """(subtask, incarnation, reason) fenced or lost since the last call: the shell must end and replace them."""
+        """Return (subtask, incarnation, reason) of readers that were fenced or lost since the last call.
+
+        The shell must end and replace them.
+        """
         lost, self._lost = self._lost, []
         return lost
 
     def silent(self, *, now_s: float, reader_timeout_s: float, progress_timeout_s: float) -> dict[int, str]:
-        """Readers to fence: their process says nothing, or its main thread makes no progress; and which of it."""
+        """Return the readers to fence, with the reason: their process is silent, or its main thread makes
+        no progress.
+        """
         silent = {
             subtask_id: f"silent for {reader_timeout_s:g} s"
             for subtask_id, reader in self._live.items()
@@ -203,7 +209,7 @@ class LiveReaders:
             reader.last_spoke_s += seconds
 
     def outgoing(self, subtask_id: int, incarnation: int) -> bytes | None:
-        """The packet to send to this incarnation now; None when it is not the current one."""
+        """Return the packet to send to this incarnation now; None if it is not the current one."""
         reader = self._live.get(subtask_id)
         if reader is None or reader.link.identity != SenderIdentity(self.generation, incarnation):
             return None
@@ -214,7 +220,7 @@ class LiveReaders:
         return reader is not None and reader.link.has_unacknowledged
 
     def shutdown(self, reason: str) -> None:
-        """Tell every reader to leave."""
+        """Tell every reader to close and leave."""
         for reader in self._live.values():
             reader.link.send(Shutdown(reason))
 
@@ -223,7 +229,10 @@ class LiveReaders:
 
 
 def log_on_its_way(live: LiveReaders) -> int | None:
-    """The log's reader, if that is to leave and a seal lets it go: chunks that are under way need it."""
+    """Return the log's reader, if it is leaving and the next seal may release it.
+
+    It is kept while any chunk is in progress, because chunks need the log's reader.
+    """
     readers = list(live)
     moving = next((s for s, reader in readers if reader.leaving and STREAM_SPLIT_ID in reader.splits), None)
     if moving is None or any(isinstance(split, SnapshotSplit) for _, r in readers for split in r.splits.values()):

@@ -15,9 +15,9 @@ from raycdc.model import TableId
 
 @dataclass(frozen=True, slots=True)
 class LogMetrics:
-    """A reader's figures of the log: its ordinal, the time of its last event, and the delay of fetching that.
+    """A reader's figures of the log: its ordinal, the time of its last event, and the delay of fetching that event.
 
-    Everything that the log had up to `seen_ms`, a wall time, is in the open epoch or an earlier one.
+    Every change that the log had at `seen_ms`, a wall time, is in the open epoch or an earlier one.
     """
 
     ordinal: int
@@ -28,7 +28,9 @@ class LogMetrics:
 
 @dataclass(frozen=True, slots=True)
 class SplitLoad:
-    """The bytes per second that a partition brings now, and how many it has still to bring, as far as is known."""
+    """The bytes per second that a partition brings now, and the number of its records that are still to be read, if
+    known.
+    """
 
     bytes_per_s: float
     backlog_bytes: float = 0.0
@@ -46,19 +48,19 @@ class PartitionMetrics:
     idle_ms: int | None = None
     #: ``watermarkLag``
     watermark_lag_ms: int | None = None
-    #: ``pendingRecords``: messages that are still to be read.
+    #: ``pendingRecords``: messages that are still to be read
     pending_records: int | None = None
-    #: Messages that could not be decoded.
+    #: Messages that could not be decoded
     bad_messages: int = 0
     paused: tuple[str, ...] = ()
-    #: By partition, for the balance of load between readers. In a heartbeat None: nothing new, as they change only once
-    #: in a while, and a reader may have a thousand.
+    #: By partition, for balancing the load of readers. In a heartbeat, None means unchanged: loads change rarely, and a
+    #: reader may have a thousand partitions.
     loads: Mapping[str, SplitLoad] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HandOffWait:
-    """A chunk that waits for the log's reader, and what for, in words."""
+    """A chunk that waits for the log's reader, and what it waits for, in words."""
 
     table: TableId
     split: str
@@ -67,8 +69,11 @@ class HandOffWait:
 
 @dataclass(frozen=True, slots=True)
 class CatchUpOutage:
-    """The second reading of a log (`raycdc.source.snapshot.rereading.catch_up_stream`) is away, as `text` says, and is
-    opened again: how often that was tried, and for how many seconds it is still tried before its tables are parked.
+    """An outage of the catch-up stream (`raycdc.source.snapshot.rereading.catch_up_stream`), which is opened again;
+    `text` describes it.
+
+    The other fields are the number of attempts, and the seconds for which it is still retried before its tables are
+    parked.
     """
 
     tries: int
@@ -91,7 +96,7 @@ class ReaderMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CutProgress:
-    """The progress of syncing the cut of `epoch`: files on disk, all `files`, and their `bytes`."""
+    """The progress of syncing the segments of `epoch` to disk: synced files, all `files`, and their `bytes`."""
 
     epoch: int
     synced: int
@@ -103,7 +108,7 @@ class CutProgress:
 class ProcessMetrics:
     """The figures of a reader's process since it began.
 
-    `seconds` says how its time was spent; `source` are the source's own counts by table
+    `seconds` has its time by activity; `source` are the source's own counts by table
     (`raycdc.source.connector.Source.statistics`). `sealing` is a cut that takes long. `stalled` is stalled work, and
     `moves` counts how often any of it resumed.
     """
@@ -115,6 +120,6 @@ class ProcessMetrics:
     moves: int = 0
 
 
-#: The metrics of a reader that has reported none yet.
+#: The metrics of a reader that has not reported any yet.
 NO_METRICS = ReaderMetrics()
 NO_PROCESS_METRICS = ProcessMetrics()

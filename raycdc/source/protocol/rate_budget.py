@@ -17,9 +17,9 @@ not reached the coordinator for `LEASE_S`, and is given to others only then, bec
 still read on the other side of a broken network. The first quotas of a new generation wait that long, too, because
 readers of the previous one may still have some.
 
-A lane that was not held back gets twice what it used, so that idle readers leave their parts to busy ones; the rest is
-divided evenly among those that were. Logs come first, because what is not read of a log may be deleted at the server:
-chunks of a snapshot keep `CHUNKS_LEAST` of the budget beside them.
+A lane that was not held back gets twice what it used, so that idle readers leave their parts to busy ones. The rest is
+divided evenly among the lanes that were held back. Logs come first, because unread parts of a log may be deleted at the
+server; `CHUNKS_LEAST` of the budget is reserved for chunks of a snapshot.
 
 Pure: no clock, no thread.
 """
@@ -33,14 +33,14 @@ from enum import StrEnum
 
 #: The whole budget.
 WHOLE = 1_000_000
-#: How long a reader uses its quotas without having reached the coordinator: several heartbeats of a job of a thousand
+#: How long a reader may use its quotas without reaching the coordinator: several heartbeats of a job with a thousand
 #: readers. After a reader's death, its part of the budget is unused for this long.
 LEASE_S = 5.0
 #: The shortest time between two distributions of quotas; the readers' figures cover about a second.
 POLL_EVERY_S = 0.5
 #: A quota is sent again when it changes by more than this part of it.
 WORTH_TELLING = 0.1
-#: The part of the budget that chunks keep while logs would take everything.
+#: The part of the budget that is reserved for chunks, even if logs could use everything.
 CHUNKS_LEAST = WHOLE // 10
 
 
@@ -65,13 +65,13 @@ class LaneDemand:
 
     @property
     def wanted(self) -> int:
-        """The share that it could use."""
+        """Return the quota that the lane could use."""
         return WHOLE if self.is_held_back else min(WHOLE, 2 * self.used)
 
 
 @dataclass(frozen=True, slots=True)
 class RateDemand:
-    """A reader's report: the `number` of the quotas it keeps to, and its lanes' demands."""
+    """A reader's report: the `number` of the quotas that it keeps to, and the demands of its lanes."""
 
     number: int
     lanes: Mapping[str, LaneDemand] = field(default_factory=dict)
@@ -79,19 +79,19 @@ class RateDemand:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A reader's shares, by lane; it has no other ones."""
+    """A reader's quotas by lane. A lane without an entry has none."""
 
     number: int
     quotas: Mapping[str, int] = field(default_factory=dict)
 
 
-#: A reader's incarnation: subtask and number.
+#: The identity of a reader's incarnation: subtask and incarnation number.
 Holder = tuple[int, int]
 
 
 @dataclass(slots=True)
 class _UsableGrants:
-    """Grants that a reader may keep to: the one it confirmed, and all that were sent since."""
+    """The grants that a reader may be using: the one that it confirmed, and all that were sent since."""
 
     grants: deque[Grant]
     wanted: Mapping[str, int] = field(default_factory=dict)
@@ -110,7 +110,12 @@ class _UsableGrants:
 
 
 class RateLimiter:
-    """See the module's docstring. Owned by the coordinator. `after_another`: a generation before may live on."""
+    """Divides the budget among readers; see the module's docstring.
+
+    Owned by the coordinator.
+
+    With `after_another`, readers of a previous generation may still be running.
+    """
 
     def __init__(self, *, after_another: bool) -> None:
         self._readers: dict[Holder, _UsableGrants] = {}
@@ -123,7 +128,7 @@ class RateLimiter:
         return f"RateLimiter({self._readers}, owed={self._owed})"
 
     def join(self, reader: Holder) -> Grant:
-        """A reader is new, and has no share yet."""
+        """Add a new reader, and return its first grant, which is empty."""
         grant = Grant(0)
         self._readers[reader] = _UsableGrants(deque([grant]))
         return grant
@@ -142,7 +147,7 @@ class RateLimiter:
             self._owed.append((heard_s + LEASE_S, held.all))
 
     def poll(self, *, now_s: float) -> Mapping[Holder, Grant]:
-        """The shares to tell now."""
+        """Return the grants to send now."""
         if self._polled_s is None and self._after_another:
             self._owed.append((now_s + LEASE_S, WHOLE))
         if self._polled_s is not None and now_s < self._polled_s + POLL_EVERY_S:
@@ -151,7 +156,7 @@ class RateLimiter:
         self._owed = [(until_s, part) for until_s, part in self._owed if now_s < until_s]
         reported: dict[Holder, Grant] = {}
         targets = self._targets()
-        # Smaller ones first: they wait for no room.
+        # Smaller quotas first, because they need no free part of the budget.
         for reader, held in self._readers.items():
             last = held.grants[-1]
             quotas = {lane: min(quota, targets.get((reader, lane), 0)) for lane, quota in last.quotas.items()}
@@ -159,7 +164,7 @@ class RateLimiter:
         room = WHOLE - sum(held.all for held in self._readers.values()) - sum(part for _, part in self._owed)
         for (reader, lane), target in sorted(targets.items(), key=lambda entry: entry[1]):
             held = self._readers[reader]
-            # A quota that the reader may already use is counted, whatever was sent since.
+            # A quota that the reader may already use is counted as used, even if a smaller one was sent since.
             quota = min(target, held.at_most(lane) + max(0, room))
             before = held.grants[-1].quotas
             if quota > before.get(lane, 0):
@@ -189,7 +194,9 @@ class RateLimiter:
 
 
 def divided(wanted: Mapping[tuple[Holder, str], int], parts: int) -> dict[tuple[Holder, str], int]:
-    """Return `parts` divided among `wanted`: no one gets more than it wants, and unsatisfied ones get equal parts.
+    """Return `parts` divided among `wanted`.
+
+    No lane gets more than it wants, and unsatisfied lanes get equal parts.
 
     This is max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2).
     """
@@ -203,7 +210,7 @@ def divided(wanted: Mapping[tuple[Holder, str], int], parts: int) -> dict[tuple[
 
 
 def holds_back(demands: Iterable[RateDemand | None]) -> bool:
-    """Return True if the budget holds back any of these readers."""
+    """Return True if the budget holds any of these readers back."""
     return any(lane.is_held_back for demand in demands if demand is not None for lane in demand.lanes.values())
 
 

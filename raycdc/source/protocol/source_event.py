@@ -21,8 +21,8 @@
 
 On the wire a message is ``[type name, fields…]`` in msgpack (`raycdc.core.typed_codec`), inside a packet of
 `raycdc.source.protocol.link`, which numbers, acknowledges, repeats and fences. It is decoded there, once, into the
-classes of this page. A type this page does not list is a `ProtocolError` that names it. Split states, positions and
-schema documents are JSON that only their connector knows.
+classes of this module. An unknown type is a `ProtocolError` that names it. Split states, positions and schema documents
+are JSON that only their connector knows.
 
 A connector's own messages are `SourceEvent`s: frozen dataclasses, which the coordinator carries without looking inside.
 """
@@ -61,20 +61,20 @@ class SourceEvent:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         known = SourceEvent._members.setdefault(cls.__name__, cls)
-        # A dataclass with slots is made twice, as one class.
+        # A dataclass with slots is created twice, as one class.
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(f"{cls.__module__} and {known.__module__} both define the source event {cls.__name__}")
         SourceEvent._members[cls.__name__] = cls
 
     @classmethod
     def members(cls) -> Mapping[str, type[SourceEvent]]:
-        """Every kind of event that is defined in this process, by name."""
+        """Return every kind of event that is defined in this process, by name."""
         return cls._members
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderRegistration:
-    """A new incarnation of a reader is alive on `node`; `flight` is its node's Arrow Flight endpoint or empty."""
+    """A new incarnation of a reader is alive on `node`; `flight` is the Arrow Flight endpoint of the node, or empty."""
 
     node: str
     pid: int
@@ -102,7 +102,7 @@ class AddSplits:
 
 @dataclass(frozen=True, slots=True)
 class SplitsAdded:
-    """The reader has taken these splits over."""
+    """The reader has taken over these splits."""
 
     split_ids: tuple[str, ...]
 
@@ -119,7 +119,10 @@ class RemoveSplits:
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoved:
-    """The splits stopped; `states` are their states at the reader's last seal, since which nothing was read of them."""
+    """The reader has stopped reading these splits.
+
+    `states` are their states at the reader's last seal; no rows were read after it.
+    """
 
     states: Mapping[str, SealedSplit | None]
 
@@ -138,7 +141,9 @@ class SourceEventWrapper:
 
 @dataclass(frozen=True, slots=True)
 class SealEpoch:
-    """Cut at the next transaction boundary, write out what `epoch` holds, report, and go on with ``epoch + 1``."""
+    """End the open epoch at the next transaction boundary, write it out as `epoch`, report, and go on with ``epoch +
+    1``.
+    """
 
     epoch: int
 
@@ -147,8 +152,8 @@ class SealEpoch:
 class EpochSealed:
     """The reader's part of `epoch`: state of each unbounded split after it, and its segments, durable on disk.
 
-    `tables` are the tables that the epoch names, by name; `schemas` the documents, by fingerprint, of schema versions
-    that this incarnation did not report before. `finished` are bounded splits whose rows this epoch publishes.
+    `tables` are the tables that the epoch names, by name; `schemas` are the documents, by fingerprint, of schema
+    versions that this incarnation did not report before. `finished` are bounded splits whose rows this epoch publishes.
     `end_of_input` says that an unbounded split reached its end. `changes` has, for splits that this incarnation's
     previous report had, only the parts of their states that changed since.
     """
@@ -178,8 +183,9 @@ class CheckpointComplete:
 
 @dataclass(frozen=True, slots=True)
 class RateQuotas:
-    """The reader's shares of the source's budget from now on, in millionths by lane; none of them lives longer than
-    `lease_s` without the coordinator (`raycdc.source.protocol.rate_budget`).
+    """The reader's quotas of the source's budget from now on, in millionths by lane.
+
+    They expire if the reader does not reach the coordinator for `lease_s` (`raycdc.source.protocol.rate_budget`).
     """
 
     number: int
@@ -189,10 +195,11 @@ class RateQuotas:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Alive, with the bytes of the open epoch, whether that must end early, and figures.
+    """Sign that the reader is alive, with the bytes of the open epoch, figures, and `wants_seal` if the epoch must end
+    early.
 
-    `dirty`: the reader's place moved since the last cut, with rows or without. `rate_demand` is its demand of the
-    source's budget, where there is one.
+    `dirty`: the reader's position moved since the last cut, with rows or without. `rate_demand` is its demand of the
+    source's budget, if that is limited.
     """
 
     open_bytes: int = 0
@@ -207,7 +214,7 @@ class Heartbeat:
         return replace(self, open_bytes=0, wants_seal=False)
 
     def after(self, before: Heartbeat) -> Heartbeat:
-        """Return the heartbeat with the loads of the heartbeat `before` if it has none itself."""
+        """Return the heartbeat with the loads of the heartbeat `before` if it has no loads itself."""
         now, then = self.metrics.partitions, before.metrics.partitions
         if now is None or now.loads is not None or then is None:
             return self
@@ -216,7 +223,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ReaderFailed:
-    """The reader met an error it must not retry; `error` is a class name of `raycdc.errors`, `text` its message."""
+    """The reader met an error that must not be retried.
+
+    `error` is a class name of `raycdc.errors`, `text` its message.
+    """
 
     error: str
     text: str
@@ -253,7 +263,7 @@ _MESSAGES = NamedUnion(lambda: _BY_NAME, "message")
 
 
 def encode(message: Message) -> list[Any]:
-    """The message as a msgpack-able list; `pack` makes bytes of it."""
+    """Return the message as a list that msgpack can write; `pack` makes bytes of it."""
     written: list[Any] = _MESSAGES.write(message)
     return written
 
@@ -261,7 +271,7 @@ def encode(message: Message) -> list[Any]:
 def decode(data: Any) -> Message:
     """Return the inverse of `encode`.
 
-    Raises `ProtocolError` naming an unknown type, or what of a known one is wrong.
+    Raises `ProtocolError` that names an unknown type, or the invalid part of a known one.
     """
     try:
         message: Message = _MESSAGES.read(data)
@@ -271,13 +281,13 @@ def decode(data: Any) -> Message:
 
 
 def pack(value: Any) -> bytes:
-    """`value` as msgpack."""
+    """Return `value` as msgpack."""
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 
 
 def unpack(data: bytes) -> Any:
-    """Raises `ProtocolError` when `data` is not msgpack."""
+    """Return the value of `data`. Raises `ProtocolError` if `data` is not msgpack."""
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=False)
     except (ValueError, msgpack.exceptions.UnpackException) as cause:

@@ -1,1 +1,1 @@
-"""The reader side that connectors share: fetchers, the threads that block on a source."""
+"""The common parts of connectors' readers, such as fetchers, the threads that block on a source."""

@@ -1,4 +1,4 @@
-"""Whether a reader may have something to do, as a thing that a thread can wait for (FLIP-27's `isAvailable`)."""
+"""A condition that says if a reader may have work, for a thread to wait on (FLIP-27's `isAvailable`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import threading
 
 
 class Availability:
-    """Wakes one waiting thread; any thread may notify it. A notification before the wait ends the wait immediately.
+    """Wakes one waiting thread.
+
+    Any thread may call `notify`. A notification before the wait ends the wait immediately.
 
     The waiting thread clears the notification (`begin`) *before* it reads queues and inboxes. A notification after that
     ends its next wait, so no polling is needed.
@@ -21,19 +23,19 @@ class Availability:
 
     @property
     def due_s(self) -> float | None:
-        """The earliest time that `at` named since `begin`."""
+        """Return the earliest time that was passed to `at` since `begin`."""
         return self._due_s
 
     def notify(self) -> None:
-        """There is news. Callable from any thread; never blocks."""
+        """Wake the waiting thread, because there is work. Callable from any thread; never blocks."""
         self._available.set()
 
     def at(self, due_s: float) -> None:
-        """The passing of time will be news at `due_s`, a monotonic time. Called by the waiting thread."""
+        """Let the wait end at the monotonic time `due_s`. Called by the waiting thread."""
         self._due_s = due_s if self._due_s is None else min(self._due_s, due_s)
 
     def begin(self) -> None:
-        """The waiting thread is about to look at everything."""
+        """Clear the notification; the waiting thread then checks all its queues and inboxes."""
         self._available.clear()
         self._due_s = None
 

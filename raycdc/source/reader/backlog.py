@@ -1,7 +1,7 @@
-"""The splits of one fetcher manager, and which fetcher reads which.
+"""The splits of one fetcher manager, and the fetcher that reads each of them.
 
-The reader's thread adds, removes and pauses splits; each fetcher's thread takes the changes for it, and waits here
-while it has nothing to read.
+The reader's thread adds, removes and pauses splits. Each fetcher's thread takes the changes of its splits, and waits
+here while it has nothing to read.
 
 Splits of one name are read one after the other, in the order in which they were added, whatever the number of fetchers.
 A split that is removed and added again is a new split: it waits until its fetcher was notified of the removal, and the
@@ -25,9 +25,9 @@ class FetcherSplits(Generic[SplitT]):
 
     def __init__(self, backlog: SplitBacklog[SplitT], wake_up: Callable[[], None]) -> None:
         self.wake_up = wake_up
-        #: As they are once all `changes` are handled.
+        #: The splits of the fetcher after all `changes` are handled.
         self.split_ids: set[str] = set()
-        #: Changes that the fetcher has not taken yet, each with the number of the addition where it is one.
+        #: Changes that the fetcher has not taken yet; those that add splits with the number of the addition.
         self.changes: deque[tuple[SplitsChange[SplitT], int]] = deque()
         self._backlog = backlog
 
@@ -40,9 +40,9 @@ class FetcherSplits(Generic[SplitT]):
         return self._backlog.closed
 
     def take(self) -> Sequence[tuple[SplitsChange[SplitT], int]] | None:
-        """The changes to handle before the next fetch. Blocks while there is nothing to read; None: it is over.
+        """Return the changes to handle before the next fetch; None if the fetcher should end.
 
-        No split is removed and added again by the changes of one call.
+        Blocks while there is nothing to read. The changes of one call never remove and add the same split.
         """
         return self._backlog.take(self)
 
@@ -52,7 +52,10 @@ class FetcherSplits(Generic[SplitT]):
 
 
 class SplitBacklog(Generic[SplitT]):
-    """See the module's docstring. A fetcher has up to `at_once` splits at a time; None: as many as there are."""
+    """The splits of one fetcher manager; see the module's docstring.
+
+    A fetcher has up to `at_once` splits at a time; None: no limit.
+    """
 
     def __init__(self, *, at_once: int | None) -> None:
         self._at_once = at_once
@@ -65,7 +68,7 @@ class SplitBacklog(Generic[SplitT]):
         return f"SplitBacklog({len(self._waiting)} wait, {self._fetchers})"
 
     def __len__(self) -> int:
-        """The number of splits that could be read at the same time."""
+        """Return the number of splits that could be read at the same time."""
         with self._condition:
             waiting = {split.split_id for split, _ in self._waiting}
             return len(waiting.union(*(fetcher_splits.split_ids for fetcher_splits in self._fetchers)))
@@ -82,8 +85,6 @@ class SplitBacklog(Generic[SplitT]):
             self._fetchers.append(fetcher_splits)
             return fetcher_splits
 
-    # -- the reader's thread
-
     def add(self, splits: Sequence[SplitT], *, addition: int) -> None:
         with self._condition:
             self._waiting.extend((split, addition) for split in splits)
@@ -98,7 +99,7 @@ class SplitBacklog(Generic[SplitT]):
             fetcher_splits.wake_up()
 
     def remove(self, split_ids: Sequence[str]) -> None:
-        """Remove splits: waiting ones are forgotten, and the fetcher of a running one is notified."""
+        """Remove splits: a waiting split is forgotten, and the fetcher of a running one is notified."""
         with self._condition:
             self._waiting = deque(entry for entry in self._waiting if entry[0].split_id not in split_ids)
         self._notify(split_ids, SplitsRemoval)
@@ -121,8 +122,8 @@ class SplitBacklog(Generic[SplitT]):
         with self._condition:
             for fetcher_splits in self._fetchers:
                 if self._at_once is None:
-                    # The fetcher gets a waiting split before a pause of it. A fetcher that reads one split at a time
-                    # takes the split itself once its current one ends.
+                    # The fetcher gets a waiting split before the split can be paused. A fetcher that reads one split at
+                    # a time takes the split itself when its current one ends.
                     self._give(fetcher_splits)
                 if own := tuple(split_id for split_id in split_ids if split_id in fetcher_splits.split_ids):
                     reported = change(own)
@@ -133,8 +134,6 @@ class SplitBacklog(Generic[SplitT]):
             self._condition.notify_all()
         for fetcher_splits in woken:
             fetcher_splits.wake_up()
-
-    # -- the fetchers' threads
 
     def take(self, fetcher_splits: FetcherSplits[SplitT]) -> Sequence[tuple[SplitsChange[SplitT], int]] | None:
         with self._condition:
@@ -157,7 +156,8 @@ class SplitBacklog(Generic[SplitT]):
 
     def finished(self, fetcher_splits: FetcherSplits[SplitT], split_ids: Sequence[str]) -> None:
         with self._condition:
-            # A split that the fetcher has not taken yet was not read: the ended one is an earlier split of that name.
+            # A split that the fetcher has not taken yet was not read: the ended split is an earlier one of the same
+            # name.
             fetcher_splits.split_ids -= set(split_ids) - _all_of(fetcher_splits, _added)
             self._condition.notify_all()
 
@@ -190,5 +190,5 @@ def _removed(change: SplitsChange[SplitT]) -> set[str]:
 
 
 def _all_of(fetcher_splits: FetcherSplits[SplitT], part: Callable[[SplitsChange[SplitT]], set[str]]) -> set[str]:
-    """The splits that `part` says of the changes that the fetcher has not taken yet."""
+    """Return the splits that `part` selects from the changes that the fetcher has not taken yet."""
     return set().union(*(part(change) for change, _ in fetcher_splits.changes))

@@ -21,14 +21,16 @@ from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsA
 ItemT = TypeVar("ItemT")
 SplitT = TypeVar("SplitT", bound=FetchedSplit)
 
-#: Bytes fetched ahead of the reader: enough to keep the decoder busy while a batch is written, no more.
+#: The bytes fetched ahead of the reader: enough to keep the decoder busy while a batch is written.
 QUEUE_BYTES_MAX = 64 << 20
-#: Longest that closing waits for threads to close their connections.
+#: The longest time that closing waits for threads to close their connections.
 CLOSE_TIMEOUT_S = 10
 
 
 class ElementsQueue(Generic[ItemT]):
-    """Fetches that were read ahead of the reader (FLIP-27's elements queue). `notify` is called when `poll` has news.
+    """Fetches that were read ahead of the reader (FLIP-27's elements queue).
+
+    `notify` is called when `poll` has something to return.
 
     Thread-safe. It is full at `bytes_max`; a fetch that is larger passes alone.
     """
@@ -46,7 +48,10 @@ class ElementsQueue(Generic[ItemT]):
         return f"ElementsQueue({len(self._elements)} fetches, {self._bytes} bytes)"
 
     def poll(self) -> RecordsWithSplitIds[ItemT] | None:
-        """The next fetch, or None. Raises a thread's error once everything before it was taken. Never blocks."""
+        """Return the next fetch, or None.
+
+        Raises a thread's error after everything before it was taken. Never blocks.
+        """
         with self._condition:
             if self._elements:
                 element = self._elements.popleft()
@@ -59,7 +64,7 @@ class ElementsQueue(Generic[ItemT]):
             return None
 
     def wait_for_room(self) -> bool:
-        """Block a fetcher's thread while the queue is full. False: the queue was closed."""
+        """Block a fetcher's thread while the queue is full. Returns False if the queue was closed."""
         with self._condition:
             while self._bytes >= self._bytes_max and not self._closed:
                 self._condition.wait()
@@ -86,7 +91,7 @@ class ElementsQueue(Generic[ItemT]):
 
 
 class SplitFetcher(Generic[SplitT, ItemT]):
-    """See the module's docstring. The thread starts at once."""
+    """A thread that reads splits; see the module's docstring. The thread starts immediately."""
 
     def __init__(
         self,
@@ -107,14 +112,14 @@ class SplitFetcher(Generic[SplitT, ItemT]):
         return f"SplitFetcher({self._thread.name}, {self._splits!r})"
 
     def join(self, *, until_s: float) -> None:
-        """Wait for the thread to end, as it closes its connection itself, until the monotonic time `until_s`.
+        """Wait until the monotonic time `until_s` for the thread to close its connection and end.
 
-        The backlog and the queue are closed, and the fetcher was woken.
+        The backlog and the queue are closed before, and the fetcher was woken.
         """
         self._thread.join(timeout=max(0.0, until_s - time.monotonic()))
 
     def wake_up(self) -> None:
-        """End the fetch that blocks, so that the thread looks at the backlog again. Never blocks."""
+        """End a blocked fetch, so that the thread checks the backlog again. Never blocks."""
         if (reader := self._reader) is not None:
             reader.wake_up()
 
@@ -129,7 +134,7 @@ class SplitFetcher(Generic[SplitT, ItemT]):
             self._queue.fail(error)
 
     def _loop(self, reader: SplitReader[SplitT, ItemT]) -> None:
-        # The splits that the reader has, each with the number of its addition.
+        # The splits of the reader, each with the number of its addition.
         additions: dict[str, int] = {}
         while self._queue.wait_for_room():
             changes = self._splits.take()

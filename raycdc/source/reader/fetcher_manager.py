@@ -50,19 +50,21 @@ ThreadingModel = Sequential | Multiplexed | MultiThreaded
 
 
 class FetcherManager(Protocol[SplitT_contra, ItemT_co]):
-    """The fetchers of a reader. The reader's own thread calls everything, and nothing blocks but `close`.
+    """The fetchers of a reader.
+
+    The reader's own thread calls everything, and only `close` blocks.
 
     `SplitFetcherManager` has threads; a simulation or a test may do without.
     """
 
     def add_splits(self, splits: Sequence[SplitT_contra], *, addition: int = 0) -> None:
-        """Read these; their batches will have the number `addition`."""
+        """Read these splits; their batches will have the number `addition`."""
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Read these no more. Batches fetched of them before may still come."""
+        """Stop reading these splits. Batches that were fetched before may still come."""
 
     def pause_or_resume_splits(self, *, pause: Sequence[str] = (), resume: Sequence[str] = ()) -> None:
-        """Let splits wait, and go on with others."""
+        """Pause reading some splits, and resume others."""
 
     def poll(self) -> RecordsWithSplitIds[ItemT_co] | None:
         """Return the next fetch, or None if there is none now. Raises the error of a fetcher's thread."""
@@ -73,8 +75,8 @@ class FetcherManager(Protocol[SplitT_contra, ItemT_co]):
 class SplitFetcherManager(Generic[SplitT, ItemT]):
     """The manager of a reader's fetchers; see the module's docstring.
 
-    A thread starts when a split has no fetcher. `name` names the threads in figures and stack traces; the threads call
-    `notify` when `poll` has something. All fetchers share a queue of `queue_bytes_max`.
+    A thread starts when a split has no fetcher. `name` names the threads in figures and stack traces. The threads call
+    `notify` when `poll` has something to return. All fetchers share a queue of `queue_bytes_max`.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class SplitFetcherManager(Generic[SplitT, ItemT]):
 
     @property
     def fetchers(self) -> int:
-        """Return the number of threads started."""
+        """Return the number of fetchers whose threads were started."""
         return len(self._fetchers)
 
     def add_splits(self, splits: Sequence[SplitT], *, addition: int = 0) -> None:

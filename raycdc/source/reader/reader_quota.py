@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from raycdc.model.rules.rate_limit import RateLimit
 from raycdc.source.protocol.rate_budget import WHOLE, LaneDemand, RateDemand
 
-#: Allowed debt in seconds of the whole budget, so that occasional small fetches do not wait.
+#: The allowed debt, in seconds of the whole budget, so that occasional small fetches do not wait.
 SLACK_S = 0.1
 #: The shortest time over which figures are averaged.
 WINDOW_S = 1.0
@@ -29,12 +29,15 @@ _NOTHING = LaneDemand(0, 0)
 
 @dataclass(slots=True)
 class _Lane:
-    """Debts and costs are seconds of the whole budget; `quota` is a part of it."""
+    """One lane's debts, costs and quota.
+
+    Debts and costs are in seconds of the whole budget; `quota` is a part of the budget.
+    """
 
     quota: float = 0.0
     rows_s: float = 0.0
     bytes_s: float = 0.0
-    # The costs of the open window.
+    # The costs of the current window.
     cost_rows_s: float = 0.0
     cost_bytes_s: float = 0.0
     held_s: float = 0.0
@@ -65,20 +68,20 @@ class ReaderRateLimiter:
 
     @property
     def quotas(self) -> dict[str, int]:
-        """The shares that it keeps to now; none when its lease is over."""
+        """Return the quotas that the reader keeps to now; empty if its lease has expired."""
         if self._now_s() > self._lease_ends_s:
             return {}
         return {name: round(lane.quota * WHOLE) for name, lane in self._lanes.items()}
 
     def grant(self, number: int, quotas: Mapping[str, int], lease_s: float) -> None:
-        """The coordinator's newest word: these shares, and no other ones."""
+        """Replace the quotas of all lanes by the coordinator's newest ones."""
         self._pay()
         self._number, self._lease_s = number, lease_s
         for name in {*self._lanes, *quotas}:
             self._lane(name).quota = quotas.get(name, 0) / WHOLE
 
     def reached(self, began_s: float) -> None:
-        """The coordinator answered a call that began then."""
+        """Record that the coordinator answered a call that began at `began_s`."""
         self._pay()
         self._reached_s = max(self._reached_s, began_s)
 
@@ -108,7 +111,7 @@ class ReaderRateLimiter:
         self._lane(lane).held_s += seconds
 
     def demand(self) -> RateDemand:
-        """The figures for the coordinator."""
+        """Return the demand to report to the coordinator."""
         passed_s = self._now_s() - self._window_s
         if passed_s >= WINDOW_S:
             self._window_s += passed_s

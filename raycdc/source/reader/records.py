@@ -1,4 +1,4 @@
-"""The fetches that fetchers hand to a reader, and their way into the epoch: `RecordsWithSplitIds`, `RecordEmitter`.
+"""The fetches that fetchers pass to a reader, and the emitter that puts them into the epoch.
 
 The unit is a batch, never a row: an Arrow batch, a unit of a log, the messages of one fetch.
 """
@@ -33,7 +33,8 @@ class SplitRecords(Generic[ItemT_co]):
 class RecordsWithSplitIds(Generic[ItemT_co]):
     """One fetch: batches by split in reading order, and the splits that ended with it.
 
-    `bytes` bounds how much is fetched ahead. `rows` are counted if the source has a rate limit; None: unknown.
+    `bytes` is its size, which limits how much is fetched ahead. `rows` is counted if the source has a rate limit; None:
+    unknown.
     """
 
     records: tuple[SplitRecords[ItemT_co], ...] = ()
@@ -42,7 +43,10 @@ class RecordsWithSplitIds(Generic[ItemT_co]):
     rows: int | None = None
 
     def for_additions(self, additions: Mapping[str, int]) -> RecordsWithSplitIds[ItemT_co]:
-        """The same fetch with the number of each split's addition in its batches, and without those of other splits."""
+        """Return the same fetch with the number of each split's addition in its batches.
+
+        Batches of other splits are left out.
+        """
         records = (part for part in self.records if part.split_id in additions)
         return replace(self, records=tuple(replace(part, addition=additions[part.split_id]) for part in records))
 
@@ -59,7 +63,7 @@ class RecordEmitter(Protocol[ItemT_contra, StateT_contra]):
 
 
 def check_begin(split_id: str, *, begin: int, position: int) -> None:
-    """Raise `OutOfOrderError` unless the batch begins at the end of its split's earlier rows."""
+    """Raise `OutOfOrderError` unless the batch begins where the split's earlier rows end."""
     if begin != position:
         raise OutOfOrderError(
             f"A batch of {split_id} begins at {begin}, but the rows before it end at {position}. The batch was not "

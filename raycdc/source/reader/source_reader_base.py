@@ -16,7 +16,8 @@ Blocking work runs in fetchers (`raycdc.source.reader.fetcher_manager`), which a
 Two kinds of readers derive from it: `raycdc.source.snapshot.reader.incremental_reader.IncrementalReader` for chunks and
 a log, and `raycdc.source.partitions.partition_source_reader.PartitionSourceReader` for many logs with a position each.
 
-`ReaderContext` is what a reader is created with: its output, its link to the coordinator, and fetcher threads.
+`ReaderContext` has everything that a reader is created with: its output, its link to the coordinator, and fetcher
+threads.
 """
 
 from __future__ import annotations
@@ -58,23 +59,24 @@ SplitT = TypeVar("SplitT", bound=FetchedSplit)
 
 
 class FetcherThreads(Protocol):
-    """Starts the threads that block on a source so that its reader never does, with their time counted."""
+    """A starter of the threads that block on a source in place of its reader. Their time is counted."""
 
     def start(
         self, open_reader: Callable[[], SplitReader[SplitT, ItemT]], *, name: str, threading: ThreadingModel
     ) -> FetcherManager[SplitT, ItemT]:
-        """Return a manager whose fetchers open a reader each; `name` names the threads in figures and stack traces."""
+        """Return a manager whose fetchers each open a reader; `name` names the threads in figures and stack traces."""
 
     def chunks(self, open_chunks: Callable[[], ChunkReader], *, threading: ThreadingModel) -> ChunkSource:
-        """Fetchers that read chunks into segments, over a connection each."""
+        """Return fetchers that read chunks into segments, each over its own connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """What a reader is given: output, link to the coordinator, wake-up of its thread, a clock, limits, fetchers.
+    """The surroundings of a reader: its output, link to the coordinator, wake-up of its thread, a clock, limits,
+    fetchers.
 
-    `now_s` is a monotonic clock in seconds. After `epoch_bytes_max` bytes the reader requests a seal. `parking` says
-    whether single tables may be parked. `fetchers` is the number of fetchers that may read splits concurrently
+    `now_s` is a monotonic clock in seconds. After `epoch_bytes_max` bytes the reader requests a seal. `parking` is True
+    if single tables may be parked. `fetchers` is the number of fetchers that may read splits concurrently
     (``readers.fetchers``).
     """
 
@@ -103,7 +105,10 @@ class ReaderCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SealState:
-    """`wanted`: the open epoch should end now. `dirty`: a cut now would differ from the last one."""
+    """The seal state of the open epoch.
+
+    `wanted`: it should end now. `dirty`: a cut now would differ from the last one.
+    """
 
     wanted: bool = False
     dirty: bool = False
@@ -117,24 +122,22 @@ class SourceReaderBase(ABC):
 
     def __init__(self, context: ReaderContext) -> None:
         self.context = context
-        #: The open epoch, and whether the coordinator said that no further split will come.
+        #: The open epoch, and True once the coordinator said that no further split will come.
         self.epoch = 0
         self.no_more_splits = False
         self._seal: int | None = None
 
-    # -- implemented by each kind of reader
-
     @abstractmethod
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
-        """Take these over, and send `SplitsAdded`."""
+        """Take over these splits, and send `SplitsAdded`."""
 
     @abstractmethod
     def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Let these go, and send `SplitsRemoved` as soon as nothing of them is in the open epoch."""
+        """Give these splits up, and send `SplitsRemoved` as soon as no row of them is in the open epoch."""
 
     @abstractmethod
     def work(self) -> bool:
-        """Do one piece of work other than cutting; False when there is none now."""
+        """Do one piece of work other than cutting. Returns False if there is none now."""
 
     @abstractmethod
     def report(self) -> ReaderCheckpoint:
@@ -145,15 +148,15 @@ class SourceReaderBase(ABC):
 
     @abstractmethod
     def metrics(self) -> ReaderMetrics:
-        """Figures for people."""
+        """Return figures for people."""
 
     def handle_source_event(self, event: SourceEvent) -> None:
-        """An event of the connector's enumerator."""
+        """Handle an event of the connector's enumerator."""
         raise ProtocolError(f"A reader does not know the event {type(event).__name__}")
 
     def epoch_opened(self) -> None:
-        """`epoch` is open now: the reader is registered, or has reported the epoch before."""
-        return  # Not every kind of reader has something to do then.
+        """Called when `epoch` is open: after the registration, and after each report. The default does nothing."""
+        return
 
     def can_cut(self) -> bool:
         """Return True if the epoch may end here. Called repeatedly while a seal waits."""
@@ -161,15 +164,13 @@ class SourceReaderBase(ABC):
 
     @property
     def seal_state(self) -> SealState:
-        """The reasons of the open epoch to end."""
+        """Return the seal state of the open epoch."""
         return SealState()
 
     @property
     def end_of_input(self) -> bool:
         """Return True if no more input will ever come. Called while the reader is idle."""
         return False
-
-    # -- called by the shell
 
     def handle(self, message: Message) -> None:
         """React to one message of the coordinator. Unknown or misdirected ones are a `ProtocolError`."""
@@ -194,7 +195,7 @@ class SourceReaderBase(ABC):
                 raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
 
     def poll_next(self) -> InputStatus:
-        """Do one piece of work, of which cutting the epoch comes first."""
+        """Do one piece of work. Cutting the epoch comes before other work."""
         if self._seal is not None:
             if self.can_cut():
                 self._cut(self._seal)
@@ -211,7 +212,7 @@ class SourceReaderBase(ABC):
         return self.context.availability
 
     def heartbeat(self) -> Heartbeat:
-        """The reader's figures for the coordinator now."""
+        """Return the reader's present figures for the coordinator."""
         return Heartbeat(
             open_bytes=self.context.output.open_bytes,
             wants_seal=self.seal_state.wanted,
@@ -221,25 +222,21 @@ class SourceReaderBase(ABC):
 
     @property
     def seal_matters(self) -> tuple[bool, bool]:
-        """The facts that the coordinator should hear at once when they change: the epoch should end; the epoch has
-        rows.
-        """
+        """Return facts whose change the coordinator should learn immediately: the epoch should end, or it has rows."""
         return self.seal_state.wanted, self.context.output.open_bytes > 0
 
     def close(self) -> None:
-        """A kind of reader closes its fetchers before."""
+        """Close the reader. A subclass closes its fetchers before."""
         self.context.output.close()
 
-    # -- for kinds of readers
-
     def send_event(self, event: SourceEvent) -> None:
-        """Tell the connector's enumerator."""
+        """Send an event to the connector's enumerator."""
         self.context.send(SourceEventWrapper(event))
 
     def _cut(self, epoch: int) -> None:
         self._seal = None
         if epoch < self.epoch:
-            return  # Sealed before; the report is on its way or was handled.
+            return  # The epoch was sealed before; the report is on its way or was handled.
         reach("before_seal")
         report = self.report()
         segments = self.context.output.cut(epoch)

@@ -14,7 +14,7 @@ SplitT_contra = TypeVar("SplitT_contra", bound="FetchedSplit", contravariant=Tru
 
 
 class FetchedSplit(Protocol):
-    """A split as a fetcher knows it: by its name."""
+    """A split as a fetcher knows it: its name."""
 
     @property
     def split_id(self) -> str: ...
@@ -22,17 +22,19 @@ class FetchedSplit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SplitsAddition(Generic[SplitT_co]):
-    """Read these splits, too."""
+    """A change of a fetcher's splits: read these splits, too."""
 
     splits: tuple[SplitT_co, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoval:
-    """Stop reading these splits and drop what was read ahead: later fetches must not contain any of them.
+    """A change of a fetcher's splits: stop reading these, and drop what was read ahead.
 
-    A split may be added again right after, perhaps from another position, and an old batch would be taken for one of
-    the new addition.
+    Later fetches must not contain any of them.
+
+    A split may be added again right after, perhaps from another position, and an old batch would then be taken for one
+    of the new addition.
     """
 
     split_ids: tuple[str, ...]
@@ -40,7 +42,8 @@ class SplitsRemoval:
 
 @dataclass(frozen=True, slots=True)
 class SplitsPause:
-    """Fetch nothing of `paused` until they are `resumed`, then go on at the same position.
+    """A change of a fetcher's splits: fetch nothing of `paused` until they are `resumed`, then go on at the same
+    position.
 
     Only readers of many splits get this (`Multiplexed`), and only from a connector that pauses.
     """
@@ -62,7 +65,7 @@ class SplitReader(Protocol[SplitT_contra, ItemT_co]):
         """
 
     def handle_splits_changes(self, change: SplitsChange[SplitT_contra]) -> None:
-        """Called between two fetches."""
+        """Apply a change of the splits. Called between two fetches."""
 
     def wake_up(self) -> None:
         """Make a blocked `fetch` return soon, or the next one if none is running."""

@@ -1,1 +1,1 @@
-"""Incremental snapshots: a snapshot in chunks that meets one log without a lock (FLIP-27 and Flink CDC)."""
+"""Incremental snapshots: chunks of tables are read without a lock and merged with one log (FLIP-27 and Flink CDC)."""

@@ -38,14 +38,14 @@ from raycdc.state.manifests.manifest import Segment
 
 @dataclass(frozen=True, slots=True)
 class OpenChunkRequest(SourceEvent):
-    """Answered by `ChunkOpened` or `ChunkVoided`, maybe only after some time."""
+    """A request to open a chunk. The answer is `ChunkOpened` or `ChunkVoided`, which may come much later."""
 
     split: SnapshotSplit
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkOpened(SourceEvent):
-    """`document` is the schema document of the table at `opened_at`."""
+    """The chunk is open. `document` is the schema document of the table at `opened_at`."""
 
     chunk: ChunkId
     opened_at: OpenedAt
@@ -54,7 +54,9 @@ class ChunkOpened(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class CloseChunkRequest(SourceEvent):
-    """The SELECT saw no row after the ordinal `high` and no table after `log_end`; `exact`: it saw exactly `high`.
+    """The chunk was read.
+
+    Its SELECT saw no row after the ordinal `high` and no table after `log_end`; `exact`: it saw exactly `high`.
 
     `segments` are durable on the reader's node and belong to no epoch yet.
     """
@@ -68,7 +70,10 @@ class CloseChunkRequest(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChunkSchemaMismatch(SourceEvent):
-    """The chunk has no rows; the log says why before the ordinal `high`, where the chunk is read again."""
+    """The chunk has no rows, because its table's schema differs.
+
+    The log gives the reason before the ordinal `high`, after which the chunk is read again.
+    """
 
     chunk: ChunkId
     high: int
@@ -77,7 +82,7 @@ class ChunkSchemaMismatch(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRefused(SourceEvent):
-    """The chunk has no rows, nor will any later attempt; `reason` is the table's."""
+    """The chunk has no rows, and no later attempt will have any; `reason` is given for the whole table."""
 
     chunk: ChunkId
     reason: str
@@ -85,14 +90,14 @@ class ChunkRefused(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChunkLocked(SourceEvent):
-    """The chunk has no rows because its table is locked; the attempt ends as if its reader were gone."""
+    """The chunk has no rows, because its table is locked. The attempt ends as if its reader were gone."""
 
     chunk: ChunkId
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkDelta(SourceEvent):
-    """`segments` hold the log's rows of the chunk's keys up to H, in order."""
+    """Rows to fold into the chunk: `segments` hold the log's rows of its keys up to H, in order."""
 
     chunk: ChunkId
     segments: tuple[Segment, ...]
@@ -100,7 +105,7 @@ class ChunkDelta(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPublished(SourceEvent):
-    """The segments belong to the log reader from here on: they are sealed with its epoch, or lost with it."""
+    """The chunk's segments belong to the log reader from now on: they are sealed with its epoch, or lost with it."""
 
     chunk: ChunkId
 
@@ -109,17 +114,17 @@ class Fate(Enum):
     """The fate of a chunk whose attempt is over."""
 
     READ_AGAIN = "read_again"
-    #: The table was dropped: no chunk of it is left to read.
+    #: The table was dropped, so none of its chunks is read any more.
     TABLE_DROPPED = "table_gone"
-    #: The table is parked or begins again; the next manifest says which, and until then its chunks are left alone.
+    #: The table is parked or resnapshotted. The next manifest says which; until then none of its chunks is assigned.
     NEXT_MANIFEST = "next_manifest"
-    #: The backfill that the chunk is of is over; nothing becomes of its table.
+    #: The backfill of the chunk is over. The table itself is unaffected.
     BACKFILL_OVER = "backfill_over"
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkVoided(SourceEvent):
-    """The attempt is over, for this `reason`; what its reader wrote is deleted."""
+    """The attempt is over for this `reason`. What its reader wrote is deleted."""
 
     chunk: ChunkId
     reason: str
@@ -128,7 +133,11 @@ class ChunkVoided(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ResnapshotBegan(SourceEvent):
-    """For people: a table may be parked and begin again within one epoch, of which no manifest says that it was."""
+    """The table of a parked table's name is resnapshotted.
+
+    For people only: a table may be parked and resnapshotted within one epoch, and then no manifest says that it was
+    parked.
+    """
 
     table: TableId
     was: Parked
@@ -136,17 +145,17 @@ class ResnapshotBegan(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class VoidChunkRequest(SourceEvent):
-    """Make the chunk unopened, if it is still open."""
+    """A request to end the attempt if the chunk is still open."""
 
     chunk: ChunkId
 
 
 @dataclass(frozen=True, slots=True)
 class StopAt(SourceEvent):
-    """The input ends when the log reader is at `ordinal` or after it.
+    """The position of the end of the input: the log reader stops when it is at `ordinal` or after it.
 
-    `changes` are the parkings and resnapshots that the sender knows of (`raycdc.source.tables.parking`): a sender that
-    misses one does not know that a table has more to read.
+    `changes` is the number of parkings and resnapshots that the sender knows of (`raycdc.source.tables.parking`). A
+    sender that misses one does not know that a table has more to read.
     """
 
     ordinal: int
@@ -155,14 +164,14 @@ class StopAt(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ParkTable(SourceEvent):
-    """Said again after a restart; saying it twice changes nothing."""
+    """A request to park a table that its target refused. It is repeated after a restart, which is harmless."""
 
     refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardSegments(SourceEvent):
-    """Segments of chunks that are read again, on whatever node they are."""
+    """Segments of chunks that are read again, on any node. They are to be deleted."""
 
     segments: tuple[Segment, ...]
 
@@ -173,7 +182,7 @@ LogEvent = (
 )
 #: The events that a reader of chunks acts on.
 ChunkReaderEvent = ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided | DiscardSegments
-#: The events that the enumerator reads and relays; for a locked table's, it sends `VoidChunkRequest` instead.
+#: The events that the enumerator reads and relays. Instead of `ChunkLocked` it sends `VoidChunkRequest`.
 RelayedEvent = (
     OpenChunkRequest
     | CloseChunkRequest

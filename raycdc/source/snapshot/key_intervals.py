@@ -1,6 +1,6 @@
-"""Half-open intervals of chunk keys, and sets of them with adjacent ones merged.
+"""Half-open intervals of chunk keys, and sets of intervals in which adjacent ones are merged.
 
-Chunk keys: the columns that a table is cut into chunks by.
+A chunk key has the columns by which a table is cut into chunks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: A key in the server's order: its values compare, are equal and hash as the server's do. One table has one kind of
-#: key.
+#: A key in the server's order: values compare, are equal and hash as in the server. A table has keys of one kind.
 SortKey = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """[lower, upper) by sort keys, None meaning unbounded, with the raw bounds they came from (kept in state)."""
+    """An interval [lower, upper) of sort keys, None meaning unbounded.
+
+    The state stores `lower_raw` and `upper_raw`, the bounds from which the sort keys were made.
+    """
 
     lower: SortKey | None
     upper: SortKey | None
@@ -60,7 +62,7 @@ class IntervalSet:
 
 
 def cells(layers: Sequence[tuple[Interval, int]], *, default: int) -> tuple[list[SortKey], list[int]]:
-    """Cut the key line at every bound of disjoint, coded intervals.
+    """Cut the key range at every bound of disjoint intervals, each of which has a code.
 
     Returns the ascending bounds b1 < … < bn and n + 1 codes: of keys below b1, of [b1, b2), …, of keys from bn on.
     """
@@ -75,15 +77,15 @@ def cells(layers: Sequence[tuple[Interval, int]], *, default: int) -> tuple[list
     return bounds, codes
 
 
-#: A column, or several, compared one after the other.
+#: One column, or several that are compared one after the other.
 ChunkKey = str | tuple[str, ...]
 
 
 def key_names(key: ChunkKey | None) -> tuple[str, ...]:
-    """The columns of a chunk key; none for a table that is a single chunk."""
+    """Return the columns of a chunk key; none for a table that is read as a single chunk."""
     return () if key is None else (key,) if isinstance(key, str) else tuple(key)
 
 
 def key_from_json(data: Any) -> ChunkKey | None:
-    """A chunk key as state and messages hold it."""
+    """Return a chunk key from its form in states and messages."""
     return data if data is None or isinstance(data, str) else tuple(data)

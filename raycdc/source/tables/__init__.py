@@ -1,1 +1,1 @@
-"""A table's life under a log: its states, what parks it, what starts its snapshot again, and commands about it."""
+"""The life of a table in a log: its states, why it is parked, why it is resnapshotted, and commands about it."""

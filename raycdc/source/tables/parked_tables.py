@@ -1,4 +1,4 @@
-"""The parked tables of a running log, up to the present position, and how each is followed again.
+"""The parked tables of a running log as of its present position, and how each of them is followed again.
 
 | a parked table | when the log names it |
 |---|---|
@@ -35,7 +35,7 @@ from raycdc.transform.target_rules import TargetRules
 
 
 class ParkedKind(Enum):
-    """The event that a parked table waits for: a probe, a decision, or another table that takes its name."""
+    """The event for which a parked table waits: a probe, a decision, or another table that takes its name."""
 
     RESNAPSHOTS = auto()
     UNDECIDED = auto()
@@ -43,7 +43,7 @@ class ParkedKind(Enum):
 
 
 def parked_kind(parked: Parked | ParkingCause) -> ParkedKind:
-    """The event that a table which is `parked` so waits for."""
+    """Return the event for which a parked table waits."""
     if parked.again:
         return ParkedKind.RESNAPSHOTS
     return ParkedKind.ENDED if parked.phase is ParkedPhase.ENDED else ParkedKind.UNDECIDED
@@ -80,13 +80,13 @@ class ParkedTables(Generic[DescribedT]):
         #: True if tables may be parked at all.
         self.parks = terms.parked is not None
         self._kinds = {table: parked_kind(state) for table, state in parked.items()}
-        #: New tables: never followed and announced to no target. Then those of them that did not exist where the log
-        #: began, and those that the present statement creates.
+        #: New tables, which were never followed and announced to no target; and tables that the present statement
+        #: creates.
         self._new = {table for table, state in parked.items() if state.schema is None and not state.announced}
         self._made: set[TableId] = set()
         #: Unknown tables of which the log has rows.
         self._met: set[TableId] = set()
-        #: Tables that wait for a decision, without those that a user paused or removed.
+        #: Tables that wait for a user's decision, without tables that a user paused or removed.
         self._refused = {t for t, state in parked.items() if state.phase is ParkedPhase.PARKED and not state.again}
         self._awaited = {table for table, state in parked.items() if state.awaited}
         self._probes: TableProbes[FollowableTable[DescribedT] | UnfollowableTable] = TableProbes(
@@ -107,12 +107,12 @@ class ParkedTables(Generic[DescribedT]):
         return iter(self._kinds)
 
     def __getitem__(self, table: TableId) -> ParkedKind | None:
-        """The event that the table waits for; None if it is not parked."""
+        """Return the event for which the table waits; None if it is not parked."""
         return self._kinds.get(table)
 
     @property
     def waiting(self) -> list[TableId]:
-        """Tables that are to begin again."""
+        """Return the tables that are to be resnapshotted."""
         return [table for table, kind in self._kinds.items() if kind is ParkedKind.RESNAPSHOTS]
 
     def park(
@@ -159,7 +159,7 @@ class ParkedTables(Generic[DescribedT]):
         return waits and table in self._new and (certain or table in self._awaited)
 
     def is_over(self, table: TableId) -> bool:
-        """Return True if a table that a statement drops leaves nothing to decide: no target has anything of it."""
+        """Return True if dropping the table leaves nothing to decide, because no target has anything of it."""
         return table in self._refused and table in self._new
 
     def made(self, table: TableId) -> None:
@@ -185,7 +185,7 @@ class ParkedTables(Generic[DescribedT]):
         return self.park(table, reason, position, phase=ParkedPhase.ENDED)
 
     def follow(self, table: TableId) -> bool:
-        """Follow the table from here on, for the first time or again. Returns True if the log had its creation."""
+        """Follow the table from now on, for the first time or again. Returns True if the log had its creation."""
         is_made = table in self._made
         self._made.discard(table)
         self._new.discard(table)
@@ -195,14 +195,14 @@ class ParkedTables(Generic[DescribedT]):
         return is_made
 
     def shared(self, table: TableId) -> str:
-        """The reason why the table cannot begin again without others; empty if it can."""
+        """Return why the table cannot be resnapshotted without other tables; empty if it can."""
         return self.rules.shared(table, self._sharing_targets(table))
 
     def invalidate(self, table: TableId, ordinal: int, *, stays_absent: bool = False, leaves: bool = False) -> None:
         """Note a statement about the table that ends at `ordinal`.
 
-        `stays_absent` is set for a statement that drops the table and creates none of its name, `leaves` for one after
-        which no table of the name exists.
+        `stays_absent` is True if the statement drops the table and creates none of its name, `leaves` if no table of
+        the name exists after it.
         """
         if leaves:
             self._met.discard(table)
@@ -236,7 +236,7 @@ class ParkedTables(Generic[DescribedT]):
         return "" if after is None else self.rules.refusal(table, after)
 
     def _sharing_targets(self, table: TableId) -> Collection[TableId]:
-        """The tables whose rows may be in targets where the table's own are."""
+        """Return the tables that may have rows in the same targets as the table."""
         return self._with_rows if table in self._with_rows else ()
 
 

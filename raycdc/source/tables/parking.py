@@ -54,14 +54,14 @@ from raycdc.state.opaque import NO_NOTES, Position
 
 
 class TableRequest(StrEnum):
-    """A request that a user may make of a table (`Requests.tables`)."""
+    """A user's request about a table (`Requests.tables`)."""
 
     RESNAPSHOT = "resnapshot"
     PAUSE = "pause"
     REMOVE = "remove"
-    #: A paused table continues from its position.
+    #: The paused table continues from its position.
     RESUME = "resume"
-    #: A table that was made since the log's place is followed from there, or read where the log does not have that.
+    #: A table created after the log's position is followed from its creation, or read if the log does not have that.
     FOLLOW = "follow"
 
     @property
@@ -71,7 +71,7 @@ class TableRequest(StrEnum):
 
     @property
     def phase(self) -> ParkedPhase:
-        """The phase that the table is parked with."""
+        """Return the phase with which the table is parked."""
         match self:
             case TableRequest.RESNAPSHOT | TableRequest.RESUME | TableRequest.FOLLOW:
                 return ParkedPhase.PARKED
@@ -84,7 +84,7 @@ class TableRequest(StrEnum):
 
     @property
     def reason(self) -> str:
-        """The reason that the table is parked with."""
+        """Return the reason with which the table is parked."""
         match self:
             case TableRequest.RESNAPSHOT:
                 return "a new snapshot was asked for"
@@ -102,7 +102,7 @@ class TableRequest(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogStart(JsonObject):
-    """Where a log is to be read from: position, and ordinal in the log's total order."""
+    """The position from which a log is to be read, and its ordinal in the log's total order."""
 
     position: Position
     ordinal: int
@@ -125,7 +125,7 @@ class CommandDecision(JsonObject):
     text: str
     refused: bool = False
     resnapshots: bool = field(default=False, metadata=NOWHERE)
-    # An older raycdc passes over these: it calls the command done as soon as its request is.
+    # Older versions of raycdc ignore these fields: they call the command done as soon as its request is.
     begins: tuple[str, ...] = field(default=(), metadata=stored("begins", left_out=True))
     replaces: bool = field(default=False, metadata=stored("replaces", left_out=True))
     parked: bool = field(default=False, metadata=LEFT_OUT)
@@ -169,11 +169,13 @@ class Requests(JsonObject):
         return {"version": EXTENDED_VERSION, **document} if self.rows else document
 
     def number_of(self, name: str) -> int:
-        """The state's ``changes`` when the table's request was made."""
+        """Return the state's ``changes`` when the table's request was made."""
         return self.numbers.get(name, self.number)
 
     def merged_with(self, asked: Mapping[str, TableRequest], number: int) -> Requests:
-        """Return these requests together with those of `asked`, made at a state's ``changes`` `number`."""
+        """Return these requests merged with the new ones in `asked`, which were made at the state's ``changes``
+        `number`.
+        """
         kept = {name: self.number_of(name) for name in self.tables if name not in asked}
         return replace(
             self,
@@ -204,20 +206,20 @@ class Requests(JsonObject):
         )
 
     def of_leaving(self, state: StreamState) -> dict[str, TableRequest]:
-        """Return the tables that are still to be paused or removed; they need no new snapshot meanwhile."""
+        """Return the tables that are still to be paused or removed. They need no new snapshot meanwhile."""
         return {name: request for name, request in self.tables.items() if request.leaves and self.acts_on(name, state)}
 
     def acts_on(self, name: str, state: StreamState) -> bool:
-        """Return True if the request about the table is not carried out yet in a stream split's state."""
+        """Return True if the request about the table is not yet carried out in a stream split's state."""
         table = state.named(name)
         if self.tables.get(name) is TableRequest.RESUME and not can_be_resumed(table):
-            return False  # The table goes on, and its incarnation is the one from before the request.
+            return False  # If the table is followed, it has the incarnation from before the request.
         changed = incarnation_of(table)
         return name in self.tables and (state.changes if changed is None else changed) <= self.number_of(name)
 
 
 def can_be_resumed(state: TableState) -> bool:
-    """Return True if a table is paused, or parked at a place that it can continue from."""
+    """Return True if a table is paused, or parked at a position from which it can continue."""
     return isinstance(state, Parked) and (state.phase is ParkedPhase.PAUSED or state.left is not None)
 
 
@@ -299,7 +301,7 @@ class Refusal(JsonObject):
 
 
 def with_refusals(state: StreamState, refusals: Iterable[Refusal]) -> StreamState:
-    """The stream split's state with the tables of `refusals` parked; itself where that is done already."""
+    """Return the stream split's state with the tables of `refusals` parked; the same object if they already are."""
     for refusal in refusals:
         if refusal.acts_on(state[refusal.table]):
             # The table counts as announced, because its target got an epoch of it.
@@ -308,9 +310,10 @@ def with_refusals(state: StreamState, refusals: Iterable[Refusal]) -> StreamStat
 
 
 class RefusedTables:
-    """Tables that a running log reader parked on request, without its log's knowledge.
+    """Tables that a running log reader parked on request.
 
-    Their log goes on to deliver rows, which are dropped until the log resnapshots the table or parks it itself.
+    The log itself does not know: it goes on to deliver rows, which are dropped until the log resnapshots the table or
+    parks it itself.
     """
 
     def __init__(self) -> None:
@@ -320,7 +323,7 @@ class RefusedTables:
         self._tables.add(table)
 
     def without(self, unit: LogUnit) -> LogUnit:
-        """The part of the unit that is to be followed; the unit itself where nothing was refused."""
+        """Return the unit without refused tables; the same object if nothing was refused."""
         if not self._tables:
             return unit
         if isinstance(unit, SchemaChange):

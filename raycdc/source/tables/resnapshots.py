@@ -32,10 +32,10 @@ from raycdc.source.snapshot.log.log_unit import BeginTableUpdate, SchemaUpdate
 from raycdc.source.tables.table_life import SnapshotState
 from raycdc.state.opaque import Position
 
-#: The pause after a table was found locked before the next one is probed.
+#: The pause before the next probe after a table was found locked.
 _FIRST_PAUSE_S = 2.0
-#: Each locked table is probed again about once in the first time, but not more often than the pause allows: a probe
-#: stops the log for a second.
+#: At first each locked table is probed again about once a minute, but not more often than the pause allows, because a
+#: probe stops the log for a second.
 _ROUND_S, _SHORTEST_ROUND_PAUSE_S = 60.0, 10.0
 
 DescribedT = TypeVar("DescribedT")
@@ -43,7 +43,7 @@ DescribedT = TypeVar("DescribedT")
 
 @dataclass(frozen=True, slots=True)
 class StatementPosition:
-    """A point in the log: position as stored in the state, ordinal, and time in Unix milliseconds."""
+    """A position in the log as stored in the state, with its ordinal and its time in Unix milliseconds."""
 
     position: Position
     ordinal: int
@@ -52,9 +52,9 @@ class StatementPosition:
 
 @dataclass(frozen=True, slots=True)
 class FollowableTable(Generic[DescribedT]):
-    """A table that can be followed, `described` as its connector does it; `ordinal` is where the log has it so.
+    """A table that can be followed, as the connector `described` it.
 
-    `snapshot` says how it is cut.
+    It has this form at the log's `ordinal`. `snapshot` says how it is cut into chunks.
     """
 
     described: DescribedT
@@ -64,20 +64,20 @@ class FollowableTable(Generic[DescribedT]):
 
 @dataclass(frozen=True, slots=True)
 class UnfollowableTable:
-    """A table that cannot be followed as it is at `ordinal`, and the reason."""
+    """A table that cannot be followed in its form at `ordinal`, and the reason."""
 
     reason: str
     ordinal: int
 
 
-#: Probes a table. None: the source has no such table. It blocks the log meanwhile, so it raises `TableLockedError`
-#: after a moment if the table is locked, and is repeated with a later unit of the log.
+#: Probes a table. Returns None if the source has no such table. The log stops meanwhile, so a probe raises
+#: `TableLockedError` after a moment if the table is locked, and is repeated at a later unit of the log.
 ProbeTable = Callable[[TableId], FollowableTable[DescribedT] | UnfollowableTable | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """A change of one table in the log: `rows` follow the `update`, with which an epoch begins."""
+    """A change of one table in the log. An epoch begins with the `update`, and `rows` follow it."""
 
     update: SchemaUpdate
     rows: tuple[LogRows, ...] = ()
@@ -94,7 +94,9 @@ class TableVersion:
 def begin(
     table: TableId, version: TableVersion, snapshot: SnapshotState, position: StatementPosition, *, seq: int
 ) -> TableChange:
-    """The table begins at `position`, every chunk of it unread, and its target is emptied by a row numbered `seq`."""
+    """Return the change that begins the table at `position`: every chunk is unread, and a row numbered `seq` empties
+    the target.
+    """
     events = (TruncateTableEvent(table), CreateTableEvent(table, version.schema))
     update = BeginTableUpdate(table, events, version.document, snapshot)
     return TableChange(update, (truncation(table, version.schema, position, seq=seq),))
@@ -114,7 +116,9 @@ def truncation(
 
 
 def unread(key: str) -> SnapshotState:
-    """Return the snapshot of a table without any chunk read, with rows identified by a `key` that is never NULL.
+    """Return a snapshot state in which no chunk is read.
+
+    Rows are identified by `key`, which is never NULL.
 
     `key` is the name of a column, which every schema of the table must have: log rows are compared with chunks by it.
     """
@@ -122,15 +126,12 @@ def unread(key: str) -> SnapshotState:
 
 
 def without_chunks() -> SnapshotState:
-    """Return the snapshot of a table without chunks.
-
-    The log itself has all its rows, after the `begin` of the table.
-    """
+    """Return the snapshot state of a table without chunks. All its rows are in the log, after its `begin`."""
     return SnapshotState(None, foldable=False, needs_null=False, closed=((None, None),))
 
 
 class ProbedTable(Protocol):
-    """How a table looks; `ordinal` is where in the log that was proven to hold."""
+    """The result of a probe; `ordinal` is the position in the log for which it holds."""
 
     @property
     def ordinal(self) -> int: ...
@@ -162,7 +163,7 @@ class TableProbes(Generic[L]):
         self._probes: dict[TableId, L | None] = dict.fromkeys(wanted)
         self._locked: set[TableId] = set()
         self._pause_s = _FIRST_PAUSE_S
-        #: The times from which locked tables, and all others, are probed again.
+        #: The times from which locked tables, and all other tables, are probed again.
         self._again_s = self._next_all_s = 0.0
 
     def __repr__(self) -> str:
@@ -184,7 +185,7 @@ class TableProbes(Generic[L]):
             self._probes[table] = None
 
     def ready(self, ordinal: int) -> list[tuple[TableId, L | None]]:
-        """Return the tables whose probe is valid at `ordinal`, each once; None: the source does not have the table."""
+        """Drop the result of a probe from before `ordinal`, because the log has a statement about the table there."""
         ready: list[tuple[TableId, L | None]] = []
         for table, known in list(self._probes.items()):
             if known is None and not self._is_due(table):

@@ -48,19 +48,24 @@ from raycdc.source.tables.table_life import CatchingUp, Dropped, Parked, ParkedP
 from raycdc.source.tables.table_requests import left_behind, merged_targets, read_together, refusals_of
 from raycdc.state.store import CommitRecord
 
-#: `RowsByKey.why_not`, of whatever configuration.
+#: The type of `RowsByKey.why_not`.
 WhyNotByKey = Callable[[TableId, Iterable[TableId], CommitRecord | None], str]
 
 
 @dataclass(frozen=True, slots=True)
 class RowsByKey:
-    """The routes and transforms of a configuration."""
+    """Decides if rows of a table can replace rows of its target by key, from the routes and transforms of a
+    configuration.
+    """
 
     router: Router = field(default_factory=Router)
     transforms: Transforms = field(default_factory=Transforms)
 
     def why_not(self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
-        """Return why they cannot, with the solution; empty if they can. `tables` are the pipeline's."""
+        """Return why rows cannot be replaced by key, with the solution; empty if they can.
+
+        `tables` are the pipeline's tables.
+        """
         hint = f"For all of its rows: raycdc tables resnapshot CONFIG {table}"
         for target, other in self._shared(table, tables, record):
             return (
@@ -86,7 +91,7 @@ class RowsByKey:
     def _shared(
         self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None
     ) -> Iterator[tuple[str, str]]:
-        """Yield the targets that the table shares, each with another table that goes there."""
+        """Yield the targets that the table shares with others, each with one of the other tables."""
         for target, sources in ({} if record is None else merged_targets(record)).items():
             if str(table) in sources:
                 yield target, next(name for name in sources if name != str(table))
@@ -102,10 +107,10 @@ def _targets(router: Router, table: TableId) -> tuple[TableId, ...]:
     try:
         return router.targets(table)
     except ConfigError:
-        return ()  # This is the reason why the table is parked.
+        return ()  # The shared target is the reason why the table is parked.
 
 
-#: The most table names in the message about an unknown table; a pipeline may have thousands.
+#: The maximum number of table names in the message about an unknown table; a pipeline may have thousands.
 NAMES_MAX = 20
 
 
@@ -147,9 +152,10 @@ _DONE = {
 
 @dataclass(frozen=True, slots=True)
 class TableCommand(JsonObject):
-    """An action on `table`, named as users write it. Giving it twice under one `id` has the effect of once.
+    """An action on `table`, named as users write it.
 
-    It is about all rows, or those that meet the predicate `where`, or those of the `keys`, which are lists of keys
+    A command that is given twice with the same `id` acts once. It concerns all rows, or the rows that match the
+    predicate `where`, or the rows with the `keys`, which are lists of keys
     (`raycdc.source.snapshot.rereading.backfill_keys`). With `replaces`, the new snapshot replaces a parked target with
     any content.
     """
@@ -159,7 +165,7 @@ class TableCommand(JsonObject):
     table: str
     where: str = field(default="", metadata=LEFT_OUT)
     keys: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
-    #: An older raycdc passes over it: the target refuses the new snapshot as it did before.
+    #: Ignored by older versions of raycdc: with them, the target refuses the new snapshot as it did before.
     replaces: bool = field(default=False, metadata=stored("replace", left_out=True))
 
     @classmethod
@@ -176,20 +182,20 @@ class TableCommand(JsonObject):
 
     @property
     def rows(self) -> Sequence[BackfillRows]:
-        """Return the rows that its chunks read."""
+        """Return the rows that the chunks of the command read."""
         if self.keys:
             return [BackfillRows(self.id, keys=listed) for listed in self.keys]
         return [BackfillRows(self.id, where=self.where)]
 
     def rows_request(self, table: TableId) -> RowsRequest:
-        """The request that a command of rows makes; `table` is its table."""
+        """Return the backfill request of a command about rows of `table`."""
         if not self.keys:
             return RowsRequest(self.id, table, where=self.where)
         parts = [SnapshotSplit(table, n, None, None, None, again=again) for n, again in enumerate(self.rows)]
         return RowsRequest(self.id, table, parts=tuple(parts))
 
     def requests(self, asked: CommandDecision) -> dict[str, TableRequest]:
-        """The requests that come of the command, which was judged as `asked`."""
+        """Return the requests of the command, on which the decision was `asked`."""
         request = TableRequest.RESNAPSHOT if asked.resnapshots else self.action.request
         return {} if asked.refused else dict.fromkeys(asked.tables, request)
 
@@ -197,12 +203,12 @@ class TableCommand(JsonObject):
         return CommandDecision(self.id, str(self.action), self.table, (), why, refused=True)
 
 
-#: Raises `ConfigError` unless these rows of a table can be read (`raycdc.source.connector.IncrementalSource`).
+#: Raises `ConfigError` if these rows of a table cannot be read (`raycdc.source.connector.IncrementalSource`).
 RequireRows = Callable[[TableId, SchemaDocument, BackfillRows], None]
 
 
 def no_rows(table: TableId, *_: object) -> None:
-    """`RequireRows` where there is no source to ask."""
+    """Raise `ConfigError`: the `RequireRows` for commands without access to the source."""
     raise ConfigError(
         f"Its source alone can say which rows of {table} can be read again. Name the pipeline's TOML file."
     )
@@ -212,9 +218,9 @@ def no_rows(table: TableId, *_: object) -> None:
 class CommandRules:
     """The configuration's rules for commands.
 
-    They say whether the sink holds one row per key. `is_selected` raises `ConfigError` for a table that is to be added
-    and is not selected, and `require_rows` for rows that cannot be read. `why_not_by_key` says why rows of a table
-    cannot replace those of its target, and `why_read_once` why the log cannot be read a second time in parallel
+    `updates_rows` is True if the sink holds one row per key. `is_selected` raises `ConfigError` for a table that is to
+    be added and is not selected, and `require_rows` for rows that cannot be read. `why_not_by_key` says why rows of a
+    table cannot replace those of its target, and `why_read_once` why the log cannot be read a second time in parallel
     (`raycdc.config.SourceConfig`).
     """
 
@@ -238,8 +244,8 @@ class CommandRules:
 
 
 def as_it_is(state: StreamState, record: CommitRecord | None) -> StreamState:
-    """The log's state as the next coordinator finds it: with the tables parked that the record says a target
-    refused.
+    """Return the log's state as the next coordinator will have it: tables that a target refused, according to `record`,
+    are parked.
     """
     return state if record is None else with_refusals(state, refusals_of(record.parked))
 
@@ -251,7 +257,9 @@ def judged(
     rules: CommandRules,
     document: Callable[[str], SchemaDocument],
 ) -> CommandDecision:
-    """Return the decision about the command for a log's `state` (`as_it_is`). `ConfigError` says why it is refused.
+    """Return the decision about the command for a log's `state` (`as_it_is`).
+
+    Raises `ConfigError` with the reason if the command is refused.
 
     `document` returns the description of a table by its fingerprint.
     """
@@ -344,7 +352,10 @@ def _judged_rows(
     rules: CommandRules,
     document: Callable[[str], SchemaDocument],
 ) -> CommandDecision:
-    """`judged`, of a command about some rows. `ConfigError`, also where the source could not be asked."""
+    """Return the decision about a command on some rows.
+
+    Raises `ConfigError` if it is refused, or if the source cannot be queried.
+    """
     now = state[table]
     if command.action not in (TableAction.BACKFILL, TableAction.RESNAPSHOT):
         raise ConfigError(f"{command.action} is about a whole table. Leave --where out.")
@@ -415,20 +426,20 @@ def _way_in(table: str, rules: CommandRules) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The names, or the first of many."""
+    """Return the names, or only the first of many."""
     more = len(names) - NAMES_MAX
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def table_called(name: str, state: StreamState) -> str:
-    """The table's name as the state has it, where people may have written it as a plain name of the configuration."""
+    """Return the table's name as the state has it. `name` may be a plain name of the configuration."""
     if "." not in name or not isinstance(state.named(name), Unknown):
         return name
     return str(plain_table(name) or TableId.parse(name))
 
 
 def _said_of(together: Mapping[str, str], left: Sequence[str]) -> str:
-    """A text about the other tables that are read again; empty if the table has its targets for itself."""
+    """Return a text about the other tables that are read again; empty if the table shares no target."""
     targets = ", ".join(sorted(set(together.values()) - {""}))
     if not targets:
         return ""

@@ -45,7 +45,7 @@ from raycdc.state.opaque import NO_NOTES, LogNotes, Position
 
 
 class ParkedPhase(StrEnum):
-    """Why a table is parked. Only the first is anything to complain about."""
+    """The phase of a parked table. Only the first one is a problem."""
 
     #: The table cannot be followed; a user must decide.
     PARKED = "parked"
@@ -113,7 +113,7 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Every change of the table is passed on."""
+    """All changes of the table are passed on."""
 
     schema: str
     announced: bool
@@ -155,7 +155,7 @@ class Parked(JsonObject):
 
     @property
     def word(self) -> str:
-        """Return the phase as one word for people and programs; a table about to be read is ``pending``."""
+        """Return return the phase as one word for people and programs; a table about to be read is ``pending``."""
         return "pending" if self.again and self.phase is ParkedPhase.PARKED else str(self.phase)
 
 
@@ -163,8 +163,8 @@ class Parked(JsonObject):
 class CatchingUp:
     """The table was paused, and continues from `position` in a catch-up stream, parallel to the log of the others.
 
-    It keeps its incarnation from before the pause, so a target that refused that one takes nothing of it. `gone`: as
-    far as the log was read, the table was dropped and not created again.
+    It keeps its incarnation from before the pause, so a target that refused that one takes nothing of it. `gone`: up to
+    the position of the stream, the table was dropped and not created again.
     """
 
     schema: str
@@ -212,7 +212,7 @@ class CatchingUp:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The table was dropped, and the open epoch says so; the next one knows nothing of it."""
+    """The table was dropped in the open epoch. The next epoch will not know it."""
 
     schema: str
     announced: bool
@@ -221,7 +221,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No table of this name."""
+    """The state has no table of this name."""
 
 
 Reading = InSnapshot | AsOf
@@ -230,7 +230,7 @@ TableState = InSnapshot | AsOf | Behind | Live | Parked | CatchingUp | Dropped |
 
 
 class TableTransition(Enum):
-    """The things that may happen to a table."""
+    """The events that move a table from one state to another."""
 
     FOUND = "the log has a table of this name"
     ALTERED = "another schema is in force"
@@ -248,7 +248,7 @@ class TableTransition(Enum):
     JOINED = "the reading beside the log is where the log is"
 
 
-#: The state that each step leads to. A step that is not here cannot happen.
+#: The state that each transition leads to. A transition that is not listed cannot happen.
 TRANSITIONS: Mapping[type[TableState], Mapping[TableTransition, type[TableState]]] = {
     Unknown: {
         TableTransition.FOUND: Live,
@@ -330,16 +330,16 @@ class ChangedTableStates:
         self._changed: dict[TableId, None] = {}
         #: Followed tables that no epoch has announced yet.
         self.unannounced: dict[TableId, None] = {}
-        #: Tables that are read, or were, as of one place.
+        #: Tables that are read as of one position, or were.
         self.as_of: set[TableId] = set()
-        #: Tables that are dropped in the open epoch.
+        #: Tables that were dropped in the open epoch.
         self.dropped: dict[TableId, None] = {}
         for table, state in states.items():
             self.note(table, state)
         self._changed.clear()
 
     def note(self, table: TableId, state: TableState) -> None:
-        """The table is in that state now."""
+        """Note the table's new state."""
         self._changed[table] = None
         if isinstance(state, Parked) or is_announced(state) or isinstance(state, Unknown):
             self.unannounced.pop(table, None)
@@ -362,9 +362,11 @@ class ChangedTableStates:
 
 
 class TableStates:
-    """Every table of one log, each in its state. The only writer of a table's state; one owner, the log reader.
+    """Every table of one log, each in its state.
 
-    `changes` counts parkings and new beginnings.
+    The only writer of a table's state; one owner, the log reader.
+
+    `changes` counts parkings and resnapshots.
     """
 
     def __init__(self, states: Mapping[TableId, TableState], *, changes: int = 0) -> None:
@@ -383,7 +385,7 @@ class TableStates:
         return iter(self._states)
 
     def found(self, table: TableId, schema: str) -> None:
-        """The log has a table of this name, without a snapshot: all its rows are in the log."""
+        """Follow a table that the log has without a snapshot: all its rows are in the log."""
         self._move(table, TableTransition.FOUND, Live(schema, announced=False, incarnation=0))
 
     def altered(self, table: TableId, schema: str) -> None:
@@ -417,14 +419,14 @@ class TableStates:
         self._move(table, TableTransition.LOST, replace(state, lost=max(high, state.lost or 0)))
 
     def published(self, table: TableId, closed: tuple[tuple[Any, Any], ...], *, null_closed: bool) -> None:
-        """A chunk is out, after which these ranges of keys are."""
+        """Note that a chunk is published. `closed` and `null_closed` are the published keys after it."""
         state = self[table]
         assert isinstance(state, InSnapshot | AsOf), f"{table} is {state} and a chunk of it was published"
         snapshot = replace(state.snapshot, closed=closed, null_closed=null_closed)
         self._move(table, TableTransition.PUBLISHED, replace(state, snapshot=snapshot))
 
     def completed(self, table: TableId) -> None:
-        """Every key is published."""
+        """Note that every key is published."""
         match state := self[table]:
             case InSnapshot(schema, announced, incarnation):
                 self._move(table, TableTransition.COMPLETED, Live(schema, announced, incarnation))
@@ -434,7 +436,7 @@ class TableStates:
                 raise AssertionError(f"{table} is {state} and was completed")
 
     def passed(self, table: TableId) -> None:
-        """A change was seen that the chunks do not have."""
+        """Note that the log has passed the position up to which chunks have all changes."""
         state = self[table]
         assert isinstance(state, Behind), f"{table} is {state} and was passed"
         self._move(table, TableTransition.PASSED, Live(state.schema, state.announced, state.incarnation))
@@ -454,7 +456,7 @@ class TableStates:
     def parked(self, table: TableId, parking: ParkingCause, *, announced: bool) -> None:
         """Park the table; `changes` counts it.
 
-        `announced`: the open epoch announces it, if no earlier one did.
+        `announced`: the open epoch announces the table, if no earlier epoch did.
         """
         self.changes += 1
         self._move(
@@ -471,14 +473,17 @@ class TableStates:
         self._move(table, TableTransition.MOVED, replace(state, position=position, left=left))
 
     def joined(self, table: TableId) -> None:
-        """All of the table was passed on that is before the log's place; `changes` counts it, for those who wait."""
+        """Follow the table in the log, because the catch-up stream has passed on everything before the log's position.
+
+        `changes` counts it, so that commands that wait for it are done.
+        """
         state = self[table]
         assert isinstance(state, CatchingUp), f"{table} is {state} and joined the log"
         self.changes += 1
         self._move(table, TableTransition.JOINED, followed_from(state))
 
     def resnapshot(self, table: TableId, schema: str, snapshot: SnapshotState) -> None:
-        """All chunks of the table are unopened, and its target is emptied; `changes` counts it."""
+        """Read the table again: all its chunks are unopened, and its target is emptied. `changes` counts it."""
         announced = is_announced(self[table])
         self.changes += 1
         self._move(table, TableTransition.BEGUN, InSnapshot(schema, announced, self.changes, snapshot))
@@ -519,14 +524,14 @@ class TableStates:
 
 
 def first_state(schema: str, snapshot: SnapshotState | None) -> Followed:
-    """A table where reading begins: all its chunks are unread, or it is followed without any."""
+    """Return the state of a table at the start of reading: all chunks are unread, or it is followed without chunks."""
     if snapshot is None:
         return Live(schema, announced=False, incarnation=0)
     return InSnapshot(schema, announced=False, incarnation=0, snapshot=snapshot)
 
 
 def reading(state: TableState) -> Reading | None:
-    """The table's state while its chunks are read."""
+    """Return the table's state if its chunks are being read; otherwise None."""
     return state if isinstance(state, InSnapshot | AsOf) else None
 
 
@@ -549,7 +554,7 @@ def is_nothing(state: TableState) -> bool:
 
 
 def phase_word(state: TableState) -> str:
-    """The phase of a table in a word, as ``raycdc tables`` and a status tell it to people and programs."""
+    """Return the phase of a table as one word, which ``raycdc tables`` and a status show."""
     match state:
         case Parked():
             return state.word
@@ -571,7 +576,10 @@ def incarnation_of(state: TableState) -> int | None:
 
 
 def parked_from(state: TableState, parking: ParkingCause, *, incarnation: int = 0, announced: bool = False) -> Parked:
-    """Return `state` after it was parked because of `parking`. `announced`: an epoch announced it in any case."""
+    """Return `state` after it was parked because of `parking`.
+
+    `announced`: the targets know the table, even if `state` does not say so.
+    """
     schema = None if isinstance(state, Unknown) else state.schema
     return Parked(
         schema,
@@ -600,7 +608,7 @@ def followed_from(state: CatchingUp) -> Live:
 
 
 def asleep(state: Followed | Parked | CatchingUp, position: Position) -> Parked:
-    """A table of which a reading of the log from `position` on is to say nothing."""
+    """Return the state of a table whose rows a stream from `position` on must not deliver."""
     return Parked(
         state.schema, state.announced, state.incarnation, ParkedPhase.PAUSED, "it is read elsewhere", position, 0
     )
@@ -624,7 +632,7 @@ class ParkingCause:
 
 
 def followed_to_json(state: Followed) -> Mapping[str, Json]:
-    """A followed table as a manifest has it."""
+    """Return a followed table in its form in manifests."""
     entry: dict[str, Json] = {
         "incarnation": state.incarnation,
         "schema": state.schema,
@@ -646,7 +654,10 @@ def followed_to_json(state: Followed) -> Mapping[str, Json]:
 
 
 def followed_from_json(data: Any) -> Followed:
-    """Inverse of `followed_to_json`; states that were written before tables could begin again have no incarnation."""
+    """Return the inverse of `followed_to_json`.
+
+    States written before tables could be resnapshotted have no incarnation.
+    """
     schema, announced, incarnation = data["schema"], data["announced"], data.get("incarnation", 0)
     if data["snapshot"] is not None:
         snapshot = SnapshotState.from_json(data["snapshot"])

@@ -35,15 +35,15 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 
 #: The number of finished commands whose results are kept.
 COMMANDS_KEPT = 50
-#: If a run ends with parked tables, the message names at most the first number of them, and gives the reasons of the
-#: second: a few screens at most.
+#: If a run ends with parked tables, the message names at most the first number of them, and gives reasons for the
+#: second number: a few screens at most.
 PARKED_NAMED, PARKED_SHOWN = 100, 20
 
 
 def stream_state(manifest: Manifest | None) -> StreamState:
-    """The log's state in `manifest`.
+    """Return the log's state in `manifest`.
 
-    Raises `StateError` if there is none: nothing was read yet, or the source has none.
+    Raises `StateError` if there is none, because nothing was read yet, or the source has no log.
     """
     state = stream_of(manifest)
     if state is None:
@@ -54,7 +54,7 @@ def stream_state(manifest: Manifest | None) -> StreamState:
 
 
 def requests_of(store: CheckpointStore) -> Requests:
-    """The last requests, done or not."""
+    """Return the stored requests, whether they are done or not."""
     asked: Any = store.documents.read(REQUESTS)
     return Requests() if asked is None else Requests.from_json(asked)
 
@@ -94,20 +94,20 @@ def complete_requests(store: CheckpointStore, epoch: int) -> None:
 
 
 def backfills_over(manifest: Manifest) -> dict[str, Backfill]:
-    """The backfills that `manifest`, of a source with a log, says are over, by the ids of their commands."""
+    """Return the backfills of `manifest` that are over, by the ids of their commands. The source has a log."""
     every = map(Backfill.from_json, manifest.enumerator.to_json().get("backfills", ()))
     return {each.request.backfill: each for each in every if each.over is not None}
 
 
 def _with_result(asked: CommandDecision, backfill: Backfill) -> CommandDecision:
-    """The command with what became of its backfill."""
+    """Return the command with the result of its backfill."""
     return replace(asked, text=f"{asked.table} {backfill.result}", refused=bool(backfill.over))
 
 
 def _with_first_epochs(
     asked: CommandDecision, left: Requests, stream: StreamState, record: CommitRecord | None
 ) -> CommandDecision:
-    """Return the command after an epoch was committed that leaves the log as `stream`, according to `record`.
+    """Return the command after the commit of an epoch, with the log's state `stream` and the commit `record`.
 
     Tables whose first rows reached a target are removed from it; for tables that are parked instead, or that the source
     does not have, the reasons are given.
@@ -169,9 +169,9 @@ def replaced(store: CheckpointStore) -> Callable[[Sequence[TableId]], bool]:
 def ask(
     store: CheckpointStore, tables: Sequence[str], request: TableRequest, *, manifest: Manifest | None = None
 ) -> None:
-    """Make a `request` about `tables`, in addition to unfinished earlier ones.
+    """Add a `request` about `tables` to the unfinished earlier requests.
 
-    `manifest` is where reading will go on, for a caller that commits it (default: the newest, see `ask_all`).
+    `manifest` is the one from which reading will go on, if the caller commits it; default: the newest (see `ask_all`).
     """
     with store.documents.changing:
         if manifest is None:
@@ -187,7 +187,7 @@ def ask_all(
     commands: Sequence[CommandDecision] = (),
     rows: RowsRequest | None = None,
 ) -> None:
-    """Make the `wanted` requests and backfills of `rows`, and record judged `commands`, in one step.
+    """Store the `wanted` requests, the backfill of `rows`, and the judged `commands` in one step.
 
     Call it while no reader runs. The requests act on the newest epoch, which may still be dropped. A request that the
     newest epoch has carried out, but not the last commit, is therefore kept, and acts again only if that epoch is
@@ -234,7 +234,7 @@ def request_resnapshots(store: CheckpointStore, last: Manifest, start: LogStart,
 
 
 def all_again(before: Requests, last: Manifest, start: LogStart, tables: Sequence[str]) -> Requests:
-    """The requests `before`, with those of `request_resnapshots`."""
+    """Return the requests `before` together with those that `request_resnapshots` makes."""
     state = stream_state(last)
     # Paused and ended tables stay as they are.
     staying = {str(table) for table, parked in state.parked.items() if parked.phase is not ParkedPhase.PARKED}
@@ -308,8 +308,9 @@ def refusals_of(parked: Mapping[str, ParkedTarget]) -> list[Refusal]:
 
 
 def parked_at_sink(manifest: Manifest | None, record: CommitRecord | None) -> dict[str, ParkedTarget]:
-    """Source tables that the newest manifest still follows, or that nothing but the record can tell of, with the
-    parked target that they cannot reach.
+    """Return source tables with the parked target that they cannot reach.
+
+    They are tables that the newest manifest still follows, or about which only the commit record knows.
     """
     if record is None or manifest is None:
         return {}

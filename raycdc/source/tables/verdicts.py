@@ -31,9 +31,10 @@ FactsT = TypeVar("FactsT")
 
 @dataclass(frozen=True, slots=True)
 class TableEffect(Generic[DescribedT]):
-    """The table `after` a statement (None: it is gone), and the `events` that change its targets accordingly.
+    """The effect of a statement on a table: the table `after` it (None: dropped), and the `events` that change its
+    targets accordingly.
 
-    With `replaces`, it is a different table under the name, even if its columns are the same.
+    `replaces`: it is a different table of the same name, even if its columns are equal.
     """
 
     table: TableId
@@ -44,16 +45,16 @@ class TableEffect(Generic[DescribedT]):
 
 @dataclass(frozen=True, slots=True)
 class Follow(Generic[DescribedT]):
-    """The statement is followed: it has these effects, in order."""
+    """The statement is followed. It has these effects, in order."""
 
     effects: tuple[TableEffect[DescribedT], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """The `tables` are not followed from here on, for this reason (`Parking` for the `phase`).
+    """The `tables` are not followed from here on, for this reason (see `ParkingCause` for the `phase`).
 
-    Without tables it is unknown which ones are concerned, and the run ends.
+    If there are no tables, it is unknown which ones are concerned, and the run ends.
     """
 
     reason: str
@@ -65,7 +66,7 @@ class Park:
 class Resnapshot:
     """The `tables` are read again, for this reason: the log does not say what they contain now.
 
-    Without tables as for `Park`.
+    If there are no tables, see `Park`.
     """
 
     reason: str
@@ -74,21 +75,21 @@ class Resnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """No table that is followed changes. `proof` says how that is known."""
+    """No followed table changes. `proof` says how that is known."""
 
     proof: str
 
 
 Verdict = Follow[DescribedT] | Park | Resnapshot | Ignore
 
-#: A rule: the verdict on a subject by the facts that are known, or None if the next rule is to be asked.
+#: A rule returns the verdict on a subject, based on the known facts, or None to leave it to the next rule.
 Rule = Callable[[SubjectT, FactsT], Verdict[DescribedT] | None]
 
 
 def first_verdict(
     rules: Iterable[Rule[SubjectT, FactsT, DescribedT]], subject: SubjectT, facts: FactsT
 ) -> Verdict[DescribedT] | None:
-    """The verdict of the first of the `rules` that has one; None: no rule has."""
+    """Return the first verdict of `rules`; None if no rule has one."""
     for rule in rules:
         verdict = rule(subject, facts)
         if verdict is not None:
@@ -97,7 +98,7 @@ def first_verdict(
 
 
 def judge(rules: Iterable[Rule[SubjectT, FactsT, DescribedT]], subject: SubjectT, facts: FactsT) -> Verdict[DescribedT]:
-    """Return the result of `first_verdict`, for `rules` of which the last one always has a verdict."""
+    """Return the first verdict of `rules`, of which the last one always has a verdict."""
     verdict = first_verdict(rules, subject, facts)
     assert verdict is not None, f"no rule has a verdict on {subject}"
     return verdict

@@ -1,4 +1,4 @@
-"""Tracks which reader has which chunk, and handles the loss of that reader or of the log's reader.
+"""Tracks the reader of each chunk, and handles the loss of that reader or of the log's reader.
 
 Invariant: a chunk has at most one current attempt; messages about other attempts are out of date.
 """
@@ -22,7 +22,8 @@ from raycdc.state.manifests.manifest import Segment
 
 @dataclass(slots=True)
 class ChunkReaders:
-    """The readers that ask for chunks, oldest first, and those that got some, which keep a connection for them.
+    """The readers that ask for chunks, in the order of their requests, and the readers that have got chunks and keep a
+    connection for them.
 
     A reader that was told that there are no more chunks still counts as asking, because a table may be resnapshotted.
     """
@@ -32,7 +33,7 @@ class ChunkReaders:
     _reported: set[int] = field(default_factory=set)
 
     def keep(self, registered: Iterable[int]) -> None:
-        """Forget all readers but these."""
+        """Forget all readers except `registered`."""
         self.asking = [subtask for subtask in self.asking if subtask in registered]
         self._reported &= set(self.asking)
 
@@ -62,13 +63,16 @@ class ChunkReaders:
 
     def take_unnotified(self, *, but: int | None) -> list[int]:
         """Return the readers, without `but`, that ask and were not yet told that there are no more chunks."""
-        redacted = sorted(set(self.asking) - self._reported - {but})
-        self._reported.update(redacted)
-        return redacted
+        unnotified = sorted(set(self.asking) - self._reported - {but})
+        self._reported.update(unnotified)
+        return unnotified
 
 
 class ChunkAssignments:
-    """Gives pending chunks to readers that ask, and takes them back. `dialect` says how many readers may have some."""
+    """Gives pending chunks to readers that ask, and takes them back.
+
+    `dialect` limits the number of readers with chunks.
+    """
 
     def __init__(
         self,
@@ -90,7 +94,9 @@ class ChunkAssignments:
 
     @property
     def out(self) -> Collection[AssignedChunk]:
-        """Return the assigned chunks that are in no manifest yet. Published ones are in the log reader's open epoch."""
+        """Return the assigned chunks that are in no manifest yet, including those that are published in the log
+        reader's open epoch.
+        """
         return self._out.values()
 
     @property
@@ -100,11 +106,11 @@ class ChunkAssignments:
 
     @property
     def any_out(self) -> bool:
-        """Return True if a chunk is in no manifest yet, and not pending."""
+        """Return True if an assigned chunk is in no manifest yet."""
         return bool(self._out)
 
     def publish(self, out: AssignedChunk) -> None:
-        """The log reader's open epoch has the chunk."""
+        """Record that the log reader's open epoch has the chunk."""
         if not out.published:
             out.published = True
             self._count_off(out)
@@ -112,7 +118,7 @@ class ChunkAssignments:
 
     @property
     def owing(self) -> frozenset[str]:
-        """Spools with segments of chunks that were read and are in no manifest."""
+        """Return the spools that have segments of chunks which were read and are in no manifest."""
         return frozenset(segment.node for out in self._out.values() for segment in out.segments)
 
     def attempt(self, chunk: ChunkId) -> AssignedChunk | None:
@@ -121,17 +127,17 @@ class ChunkAssignments:
         return None if out is None or out.split.attempt != chunk.attempt else out
 
     def ask(self, subtask_id: int) -> None:
-        """The reader wants a chunk."""
+        """Record that the reader asks for a chunk."""
         self._readers.asking.append(subtask_id)
 
     def assign(self) -> None:
-        """Give pending chunks to waiting readers, only while there is a log reader to open them."""
+        """Give pending chunks to waiting readers, as long as there is a log reader to open them."""
 
         def connected() -> set[int]:
             at_work = {out.owner for out in self._out.values() if out.owner is not None and not out.published}
             return {*self._context.registered_readers(), *at_work}
 
-        # While the log's reader is about to leave, no chunk is begun that would need it.
+        # While the log's reader is about to leave, no new chunk is assigned, because the chunk would need that reader.
         while self._readers.asking and (log := self._stream.reader) is not None and self._context.may_have_splits(log):
             split = self._turns.next_of(self._planning.pending, self._unpublished.keys(), self._planning.held.now)
             if split is None:
@@ -147,18 +153,19 @@ class ChunkAssignments:
     def signal_no_more(self) -> None:
         """Tell readers that there are no more chunks, when every chunk is in a manifest.
 
-        Before that, the log reader's death would make chunks pending again. The log's reader stays, so it is not told.
+        Before that, the log reader's death would make chunks pending again. The log's reader stays, so it is not
+        notified.
         """
         for subtask_id in self._readers.take_unnotified(but=self._stream.reader):
             self._context.signal_no_more_splits(subtask_id)
 
     def send(self, out: AssignedChunk, event: ChunkReaderEvent) -> None:
-        """Send the event to the reader of the chunk, if that is still there."""
+        """Send the event to the reader of the chunk, unless that is gone."""
         if out.owner is not None:
             self._context.send_event(out.owner, event)
 
     def keep(self, registered: Iterable[int]) -> None:
-        """Forget all readers but these."""
+        """Forget all readers except `registered`."""
         self._readers.keep(registered)
 
     def lose(self, split: SnapshotSplit) -> None:
@@ -175,26 +182,31 @@ class ChunkAssignments:
             self.put_back(out)
 
     def lose_log(self) -> None:
-        """The log reader died with everything open or published since the last manifest."""
+        """Take back all chunks, because the log reader died with everything opened or published since the last
+        manifest.
+        """
         for out in list(self._out.values()):
             self.send(out, ChunkVoided(out.split.chunk_id, "the log reader is gone"))
             self.put_back(out)
 
     def put_back(self, out: AssignedChunk) -> None:
-        """The attempt is over, and the chunk is read again if its table is still the one it was."""
+        """End the attempt at the chunk. The chunk becomes pending again if its table has the same incarnation."""
         self.finish(out.split.split_id)
         if out.published or out.owner is None:
             self.discard(out.segments)
         self._planning.put_back(out.split)
 
     def void(self, table: TableId) -> None:
-        """Chunks of an earlier beginning of the table come back by the log reader's answer."""
+        """Ask the log reader to void the assigned chunks of the table, because they are of an earlier incarnation.
+
+        Its answers return them.
+        """
         for out in self._out.values():
             if out.split.table == table:
                 self._stream.send(VoidChunkRequest(out.split.chunk_id))
 
     def finish(self, split_id: str) -> AssignedChunk:
-        """The chunk is out no more: it is in a manifest, or the attempt is over."""
+        """Remove the chunk from the assigned ones: it is in a manifest, or the attempt is over."""
         out = self._out.pop(split_id)
         if out.published:
             self._planning.changes.published(out.split, -1, out.segments)
@@ -203,7 +215,10 @@ class ChunkAssignments:
         return out
 
     def discard(self, segments: Sequence[Segment] = ()) -> None:
-        """Some reader deletes segments of a chunk that is read again: the first that there is."""
+        """Have `segments`, and earlier ones, deleted by any registered reader.
+
+        If there is none, they are kept for the next call.
+        """
         self._rubbish += segments
         reader = next(iter(self._context.registered_readers()), None) if self._rubbish else None
         if reader is not None:
@@ -211,7 +226,7 @@ class ChunkAssignments:
             self._context.send_event(reader, DiscardSegments(tuple(rubbish)))
 
     def _count_off(self, out: AssignedChunk) -> None:
-        """The chunk is out and unpublished no more."""
+        """Count the table's chunk as published or finished."""
         self._unpublished[out.split.table] -= 1
         if not self._unpublished[out.split.table]:
             del self._unpublished[out.split.table]

@@ -1,4 +1,4 @@
-"""The state of the enumerator of incremental snapshots, as manifests have it, and its JSON."""
+"""The state of the enumerator of incremental snapshots, as manifests have it, and its form in JSON."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from raycdc.source.snapshot.rereading.backfill import Backfill
 from raycdc.source.split import SnapshotSplit
 from raycdc.state.opaque import EnumeratorState, PlannerState
 
-#: Version of this state, and that of one with backfills.
+#: The version of a state without backfills, and that of a state with backfills.
 STATE_VERSION = 1
 BACKFILL_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SealedPlanning(JsonObject):
-    """The progress of planning and reading a table; `document` is its schema's, while planning needs it.
+    """The progress of planning and reading a table.
+
+    `document` is its schema document while planning needs it.
 
     `planner` is None once all chunks of the table are planned. `amount` is for people.
     """
@@ -61,7 +63,7 @@ class SealedEnumerator:
         return self.sealed_with({str(table): planning.to_json() for table, planning in self.tables.items()})
 
     def sealed_with(self, tables: Mapping[str, Json]) -> EnumeratorState:
-        """Return `sealed` with `tables` that are already written, in place of its own."""
+        """Return `sealed`, with the table entries replaced by `tables`, which are already in written form."""
         backfills = [backfill.to_json() for backfill in self.backfills]
         return EnumeratorState.from_json(
             {
@@ -90,7 +92,7 @@ class SealedEnumerator:
 
 
 class WrittenTables:
-    """The tables of an enumerator's state as they were last written.
+    """A cache of the tables of an enumerator's state in written form.
 
     Only tables that changed since then are written again; the others are the same objects as before.
     """
@@ -104,7 +106,7 @@ class WrittenTables:
         self._others[table] = None
 
     def written(self, planning_of: Callable[[TableId], SealedPlanning | None]) -> Mapping[str, Json]:
-        """All tables, by name; those of which there is no planning are left out."""
+        """Return all tables in written form, by name. Tables without any planning are left out."""
         written = dict(self._written)
         for table in self._others:
             planning = planning_of(table)

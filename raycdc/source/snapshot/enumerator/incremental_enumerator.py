@@ -67,7 +67,7 @@ __all__ = ["IncrementalSnapshotEnumerator", "Restored", "restore_or_create"]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The last manifest's: the enumerator's own `state`, and the stream split."""
+    """The enumerator's `state` and the stream split of the last manifest."""
 
     state: SealedEnumerator
     stream: StreamSplit
@@ -91,9 +91,10 @@ class IncrementalSnapshotEnumerator:
         self._requests = start.requests or Requests()
         self._refusals = list(start.refusals)
         state = SealedEnumerator() if restored is None else restored.state
-        #: As `LogReader` counts parkings and new beginnings, in the last manifest.
+        #: The number of parkings and resnapshots, as `LogReader` counts them, in the last manifest.
         self._changes = 0
-        #: The same of a state that requests or refusals changed, and that no manifest has yet; 0 if there is none.
+        #: The same number in a state that requests or refusals changed, and that is in no manifest yet; 0 if there is
+        #: none.
         self._changed = 0
         self._started = state.started
         self._end = RunEndPosition(start.until, high=state.high, on_known=self._go_on)
@@ -121,7 +122,9 @@ class IncrementalSnapshotEnumerator:
         return f"IncrementalSnapshotEnumerator({self._planning}, {self._chunks}, {self._stream})"
 
     def start(self) -> None:
-        """Find the start point, unless restored; and where the log ends now, when the run is bounded."""
+        """Query the start point, unless the state was restored, and the present end of the log if the run
+        is bounded.
+        """
         if not self._started:
             self._context.call_async(self._dialect.start_point, self._on_start_point)
         if self._end.asks_for_the_end:
@@ -136,7 +139,10 @@ class IncrementalSnapshotEnumerator:
         self._go_on()
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
-        """`subtask_id` lost these splits; the stream may come later than the chunks, and after its successor."""
+        """Take back splits that reader `subtask_id` lost.
+
+        The stream may be returned after the chunks, and after a new incarnation registered.
+        """
         self._chunks.keep(set(self._context.registered_readers()))
         for split in splits:
             match split:
@@ -183,12 +189,14 @@ class IncrementalSnapshotEnumerator:
                 self._chunks.send(out, event)
                 self._go_on()
             case ChunkVoided() if out.published:
-                return  # The answer about a reader that died: too late, the chunk is out.
+                return  # A late answer about a reader that died: the chunk is already published.
             case ChunkVoided(fate=fate):
                 self._chunks.send(out, event)
                 self._chunks.put_back(out)
                 if fate is Fate.BACKFILL_OVER:
-                    if self._planning.is_of_now(out.split):  # Otherwise the table's chunks belong to a newer snapshot.
+                    if self._planning.is_of_now(
+                        out.split
+                    ):  # If the incarnation is another one, the table's chunks belong to a newer snapshot.
                         self._planning.end_chunks(out.split.table)
                     self._backfills.refused(out.split, event.reason)
                 elif fate is Fate.TABLE_DROPPED:
@@ -209,10 +217,14 @@ class IncrementalSnapshotEnumerator:
         self._go_on()
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EnumeratorPart:
-        """The log reader reports tables and the end by itself; its state says which tables begin again."""
+        """Take over the log's new state, and return an empty part.
+
+        The log reader itself reports tables and the end of input; its state says which tables are parked or
+        resnapshotted.
+        """
         change = splits.changes.get(STREAM_SPLIT_ID) if isinstance(splits, SplitStates) else None
         if change is not None:
-            # The tables that it does not tell of were followed before.
+            # Followed tables that are not in the change have not changed.
             begun, dropped = self._follow(StreamState.of_change(change)), dropped_by(change)
             if dropped:
                 note_dropped(self._planning, dropped.__contains__)
@@ -247,10 +259,13 @@ class IncrementalSnapshotEnumerator:
         return state.sealed_with(self._planning.sealed())
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Do nothing: a binlog needs no acknowledgement."""
+        """Do nothing: the log needs no acknowledgement from the enumerator."""
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
-        """Tell the log reader to park the tables. A successor gets a state in which they are parked."""
+        """Have the log reader park the tables.
+
+        If that reader is lost, its successor gets a state in which they are parked.
+        """
         self._refusals += refusals
         for refusal in refusals:
             self._stream.send(ParkTable(refusal))
@@ -276,7 +291,7 @@ class IncrementalSnapshotEnumerator:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Do whatever can be done now; harmless where that is nothing."""
+        """Give out splits, plan chunks and stop readers, as far as possible now. Harmless if nothing can be done."""
         self._stream.give()
         for table in self._backfills.tables():
             planning = self._planning.of(table)
@@ -304,7 +319,7 @@ class IncrementalSnapshotEnumerator:
         return changed
 
     def _end_chunks(self, table: TableId) -> None:
-        """Chunks of an earlier beginning are over, and so is a backfill."""
+        """End the table's chunks of an earlier incarnation, and its backfills."""
         if (planning := self._planning.of(table)) is not None:
             self._backfills.end(table, planning.why_over)
         self._planning.held.over.discard(table)
@@ -313,7 +328,7 @@ class IncrementalSnapshotEnumerator:
         self._chunks.void(table)
 
     def _as_it_goes_on(self, split: StreamSplit) -> StreamSplit:
-        """Return the stream with all unsealed requests applied; planning follows it."""
+        """Return the stream split with all unsealed requests applied, and let planning follow its state."""
         refused = {refusal.table for refusal in self._refusals}
         state = with_refusals(with_requests(split.state, self._requests, refused=refused), self._refusals)
         state = without_left(state, self._dialect.captures)
@@ -328,12 +343,13 @@ class IncrementalSnapshotEnumerator:
 def restore_or_create(
     context: SplitEnumeratorContext, dialect: EnumeratorDialect, start: EnumeratorStart
 ) -> IncrementalSnapshotEnumerator:
-    """The enumerator as ``start.last`` left it, or a new one."""
+    """Return the enumerator restored from ``start.last``, or a new one."""
     state = stream_of(start.last)
     if start.last is None or state is None:
-        # A run that was stopped before it knew where to start has sealed nothing but its end.
+        # A run that was stopped before it knew its start point has sealed an empty state.
         return IncrementalSnapshotEnumerator(context, dialect, replace(start, requests=None, refusals=()))
-    # A table that is no longer captured has ended: its changes are skipped, so it must not go on as if there were none.
+    # A table that is no longer captured has ended. Its changes are skipped, so it must not continue later as if nothing
+    # was missed.
     refusals = [refusal for refusal in start.refusals if dialect.captures(refusal.table)]
     sealed = SealedEnumerator.of(start.last.enumerator).only(dialect.captures)
     restored = Restored(sealed, StreamSplit.of(state, start.document))

@@ -1,6 +1,6 @@
-"""The values that the enumerator and a connector exchange about a snapshot; and tables that are locked.
+"""The values that the enumerator and a connector exchange about a snapshot, and the handling of locked tables.
 
-A locked table delays no other: none of its chunks is planned or assigned, and separate calls ask the source about all
+A locked table delays no other: none of its chunks is planned or assigned, and separate calls query the source about all
 such tables together, with a growing pause in between. The pause is reset when another table is found locked. None of
 this is stored: after a restart the lock is found again.
 """
@@ -25,7 +25,8 @@ from raycdc.source.tables.table_life import Followed, Parked, ParkingCause, Snap
 from raycdc.source.tables.table_life import first_state as first_table_state
 from raycdc.state.opaque import NO_NOTES, LogNotes, PlannerState, Position
 
-#: Chunks planned ahead of demand; keeps the enumerator's state and the server's planning queries small.
+#: The number of chunks planned ahead of demand. It keeps the enumerator's state and the server's planning queries
+#: small.
 PLANNED_AHEAD = 32
 
 
@@ -33,8 +34,8 @@ PLANNED_AHEAD = 32
 class TablePlan:
     """A table at the start position: its schema document and how it is cut into chunks.
 
-    `snapshot` is None for a table that is followed without one. `refused` says why its targets cannot hold it: it is
-    parked from there.
+    `snapshot` is None for a table that is followed without a snapshot. If its targets cannot hold the table, `refused`
+    gives the reason, and the table is parked at the start position.
     """
 
     table: TableId
@@ -44,19 +45,21 @@ class TablePlan:
     refused: str = ""
 
     def followed(self) -> Followed:
-        """The table in the first state of a stream split, unless it is `refused`."""
+        """Return the table's state at the start of a stream split, unless the table is `refused`."""
         return first_table_state(self.fingerprint, self.snapshot)
 
     def parked(self, start: Position) -> Parked:
-        """The `refused` table in the first state of a stream split that begins at the position `start`."""
+        """Return the `refused` table's state at the position `start`, where the stream split begins."""
         return parked_from(Unknown(), ParkingCause(self.refused, start, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """The start of the log, and the tables at that position; `notes` are the first `LogPosition.notes`.
+    """The start of the log, and the tables at that position.
 
-    `parks` is False if a table that its targets cannot hold should end the run: `SchemaError`.
+    `notes` are the first `LogPosition.notes`.
+
+    If `parks` is False, a table that its targets cannot hold ends the run with a `SchemaError`.
     """
 
     position: Position
@@ -72,16 +75,17 @@ class StartPoint:
 
 
 def uncut(key: ChunkKey | None) -> PlannerState:
-    """The planner's state of a table that is to be cut by `key`, and is not cut yet."""
+    """Return the planner's state for a table that will be cut by `key`, before its first chunk is planned."""
     return PlannerState.from_json({"key": key})
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChunks:
-    """More chunks of a table: splits, the planner's new state (None: planned to the end), estimated total.
+    """The result of planning: more chunks of a table, the planner's new state (None: planned to the end), and the
+    estimated number of all chunks.
 
-    `rows` are those of the table as the source estimates them, for people; None if it does not say them now. `order`
-    says how the values of the chunk key are ordered, in the source's words; empty if that never changes.
+    `rows` is the source's estimate of the table's rows, for people; None if unknown. `order` says how the values of the
+    chunk key are ordered, in the source's words; empty if that never changes.
     """
 
     splits: tuple[SnapshotSplit, ...]
@@ -97,7 +101,7 @@ PlanChunks = Callable[[SchemaDocument, TableId, PlannerState, int], PlannedChunk
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a log goes on at another server: position and end of the log in that server's terms."""
+    """The position at which a log goes on at another server, and the end of the log, both in that server's terms."""
 
     position: Position
     ordinal: int
@@ -112,7 +116,7 @@ class FailoverDialect(Protocol):
 
 
 class EnumeratorDialect(Protocol):
-    """A connector as the enumerator asks it. Every method blocks and runs off the coordinator's thread."""
+    """A connector's functions for the enumerator. Every method blocks, and runs off the coordinator's thread."""
 
     def start_point(self) -> StartPoint: ...
 
@@ -128,14 +132,15 @@ class EnumeratorDialect(Protocol):
         return nullcontext(self.plan)
 
     def locked_by(self, tables: Sequence[TableId]) -> Mapping[TableId, str]:
-        """Return who still has locked tables locked, and what to do; an empty text for a free one.
+        """Return, for each locked table, who holds the lock and what to do; an empty text for a table that is free.
 
-        The source checks as many of `tables` as it can within a few seconds. All are free if a source has no locks.
+        The source checks as many of `tables` as it can within a few seconds. If a source has no locks, all tables are
+        free.
         """
         return dict.fromkeys(tables, "")
 
     def current_ordinal(self) -> int:
-        """The log's end now."""
+        """Return the present end of the log."""
 
     def captures(self, table: TableId) -> bool:
         """Return True if the configuration selects the table. Does not block."""
@@ -150,37 +155,43 @@ class EnumeratorDialect(Protocol):
 
 
 def first_state(start: StartPoint) -> StreamState:
-    """The stream split's state where reading begins."""
+    """Return the stream split's state at the start of reading."""
     followed = {plan.table: plan.followed() for plan in start.tables if not plan.refused}
     parked = {plan.table: plan.parked(start.position) for plan in start.tables if plan.refused}
     return StreamState(start.position, start.ordinal, followed, parked, notes=start.notes)
 
 
-#: Pauses between two calls: locks of statements go within seconds, and those of maintenance within hours.
+#: Pauses between two calls: locks of statements are released within seconds, and those of maintenance within hours.
 _FIRST_S, _LONGEST_S = 1.0, 60.0
-#: The state of a table that waits for its lock, in messages.
+#: The words for the state of a locked table, in messages.
 WAITS = "is locked at the source, and the other tables go on without it"
 
 
 @dataclass(frozen=True, slots=True)
 class _Locked:
-    """A table found locked at `since_s`; `why` is the source's first answer, empty before that."""
+    """A table that was found locked at `since_s`.
+
+    `why` is the source's first answer about the lock, empty before.
+    """
 
     since_s: float
     why: str = ""
 
 
 class LockedTables:
-    """See the module's docstring. Owned by the enumerator; `on_free` hears that a table can be read again."""
+    """The tables that are locked at the source; see the module's docstring.
+
+    Owned by the enumerator. `on_free` is called when a table can be read again.
+    """
 
     def __init__(
         self, context: SplitEnumeratorContext, dialect: EnumeratorDialect, *, on_free: Callable[[], None]
     ) -> None:
         self._context, self._dialect, self._on_free = context, dialect, on_free
-        #: In the order in which the source is asked about them.
+        #: In the order in which the source is queried about them.
         self._locked: dict[TableId, _Locked] = {}
         self._pause_s = _FIRST_S
-        #: The number of the call that is due next: a postponed earlier call is not made.
+        #: The number of the next call that is due. An earlier call that was postponed is not made any more.
         self._next = 0
         self._asking = False
 
@@ -206,7 +217,7 @@ class LockedTables:
             self._ask_later()
 
     def forget(self, table: TableId) -> None:
-        """Forget the table, because nothing of it is left to read."""
+        """Forget the table, because it does not have to be read any more."""
         self._locked.pop(table, None)
 
     @property
@@ -216,7 +227,7 @@ class LockedTables:
 
     @property
     def stalled(self) -> tuple[Stalled, ...]:
-        """Each, with how long it has been locked as far as is known here."""
+        """Return each locked table, with the time since its lock was noticed."""
         now_s = self._context.now_s
         return tuple(
             Stalled(Stage.CHUNK, str(table), "", WAITS, "", round(now_s - locked.since_s, 1))
@@ -251,4 +262,4 @@ class LockedTables:
 
 
 def _nothing() -> None:
-    """A call that is made to hear of its time."""
+    """Do nothing: the call is made only for its delay."""

@@ -1,4 +1,6 @@
-"""Plans the chunks of a snapshot, a few at a time; planned chunks are pending until a reader gets them.
+"""Plans the chunks of a snapshot, a few at a time.
+
+Planned chunks are pending until a reader gets them.
 
 Invariant: a pending chunk belongs to its table's present incarnation, and no chunk is planned or assigned of a table
 that is parked, gone, or held back (`SuspendedTables`).
@@ -44,7 +46,7 @@ from raycdc.state.opaque import PlannerState
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Chunks of a table that are published and in no manifest yet."""
+    """The chunks of a table that are published and in no manifest yet."""
 
     chunks: int = 0
     rows: int = 0
@@ -65,7 +67,7 @@ class CountedTables:
         self._published: dict[TableId, Published] = {}
         self._progress: dict[TableId, TableProgress] = {}
         self._changed: dict[TableId, None] = {}
-        #: Tables that were followed without a chunk, of which nothing else is known here, and are no more.
+        #: Dropped tables that were followed without a chunk, and that planning does not know.
         self._dropped: set[TableId] = set()
         self._in_snapshot = self._chunks_done = self._chunks_left = 0
 
@@ -73,22 +75,24 @@ class CountedTables:
         return f"CountedTables({self.counts()})"
 
     def note(self, table: TableId) -> None:
-        """There is news of the table, or may be."""
+        """Note that the table's progress has changed, or may have."""
         self._changed[table] = None
 
     def dropped(self, table: TableId) -> None:
-        """The table, which was made while its log was read, was dropped."""
+        """Note that a table was dropped that was created while its log was read."""
         self._dropped.add(table)
         self._progress.setdefault(table, TableProgress(str(ParkedPhase.ENDED)))
 
     def made_again(self, table: TableId) -> None:
-        """Note that a table of this name is followed without a chunk; one that was `gone` exists again."""
+        """Note that a table of this name is followed without a chunk. If it was `dropped`, it exists again."""
         if table in self._dropped:
             self._dropped.discard(table)
             del self._progress[table]
 
     def published(self, table: TableId, times: int, segments: Iterable[Segment]) -> None:
-        """A chunk of it with these `segments` is published and in no manifest, or (`times` is -1) is that no more."""
+        """Note that a chunk with these `segments` is published and in no manifest (`times` is 1), or no longer so
+        (`times` is -1).
+        """
         before = self._published.pop(table, NONE_PUBLISHED)
         rows, size = before.rows, before.bytes
         for segment in segments:
@@ -103,7 +107,7 @@ class CountedTables:
         return self._progress
 
     def counts(self) -> TableCounts:
-        """All together."""
+        """Return all together."""
         self._count_tables()
         return TableCounts(len(self._progress), self._in_snapshot, self._chunks_done, self._chunks_left)
 
@@ -123,9 +127,10 @@ class CountedTables:
             self._chunks_left += times * max(0, progress.chunks_total - progress.chunks_done)
 
 
-#: The most tables planned in one call. If their chunks are few, the cost is in what the tables share.
+#: The maximum number of tables planned in one call. Small tables are planned together, because they share most of the
+#: cost.
 _TABLES_AT_ONCE_MAX = 16
-#: After a table that took this long, the call plans no other one, so that its chunks need not wait for the call's end.
+#: After a table whose planning took this long, the call plans no other table, so that its chunks are returned soon.
 _SLOW_S = 1.0
 #: The arguments of `EnumeratorDialect.plan`.
 _Question = tuple[SchemaDocument, TableId, PlannerState, int]
@@ -134,8 +139,9 @@ _Answer = PlannedChunks | TableLockedError
 
 @dataclass(slots=True)
 class _Call:
-    """The call to the source that plans: whether there is one, and how many tables the next one may plan. The first
-    chunk waits for one table alone.
+    """The state of planning calls to the source: if one runs, and how many tables the next one plans at most.
+
+    The first call plans one table only, so that the first chunk comes soon.
     """
 
     under_way: bool = False
@@ -156,13 +162,12 @@ class TablePlanning:
     finished: int = 0
     estimate: int = 0
     incarnation: int = 0
-    #: Why the table is not followed, as the stream's state has it.
+    #: The reason why the table is not followed, from the stream's state.
     parked: Parked | None = None
-    #: The table continues from an earlier position than the log's.
+    #: True if the table is read by the catch-up stream.
     catching_up: bool = False
     amount: SnapshotAmount = NO_AMOUNT
-    #: The table was dropped at the source, and the log's state has it no more; the enumerator's state does not record
-    #: that.
+    #: True if the table was dropped at the source and left the log's state. The enumerator's state does not store that.
     dropped: bool = False
 
     @property
@@ -194,7 +199,7 @@ class TablePlanning:
 
 
 class ChangedTables:
-    """Tables that are others than before, for those who look at no others: see their classes."""
+    """Records which tables have changed, so that written states and counts are updated for these alone."""
 
     def __init__(self, progress_of: Callable[[TableId, Published], TableProgress]) -> None:
         self._backfills: dict[TableId, BackfillProgress] = {}
@@ -204,12 +209,15 @@ class ChangedTables:
         self.counted = CountedTables(lambda table, published: self._with_changes(table, progress_of(table, published)))
 
     def note(self, table: TableId) -> None:
-        """Note that something of the table has changed, or may have."""
+        """Note that the table has changed, or may have."""
         self.written.note(table)
         self.counted.note(table)
 
     def published(self, split: SnapshotSplit, times: int, segments: Iterable[Segment]) -> None:
-        """Count a published chunk. Chunks of a backfill were counted before."""
+        """Count a published chunk of a snapshot.
+
+        Chunks of a backfill are not counted, because their table is already read.
+        """
         if split.again is None:
             self.counted.published(split.table, times, segments)
 
@@ -222,9 +230,9 @@ class ChangedTables:
         self.counted.note(table)
 
     def resnapshot(self, table: TableId, was: Parked, *, known: bool) -> None:
-        """Note that the table is resnapshotted from here on, even if no manifest ever says that it was parked.
+        """Note that the table is resnapshotted, even if no manifest ever says that it was parked.
 
-        If the table is not `known` here yet, its next change reports this.
+        A table that is not `known` here yet is counted at its next change.
         """
         self._begun[table] = was
         if known:
@@ -239,8 +247,10 @@ class ChangedTables:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedTables:
-    """Tables of which nothing is planned or given out for a while: they are `locked` at the source, or `over`, because
-    the log reader refuses their chunks, and the next manifest will say why.
+    """Tables of which no chunk is planned or assigned for now.
+
+    `locked` tables are locked at the source. For tables that are `over`, the log reader refuses chunks, and the next
+    manifest will say why.
     """
 
     locked: LockedTables
@@ -248,12 +258,15 @@ class SuspendedTables:
 
     @property
     def now(self) -> Collection[TableId]:
-        """All of them."""
+        """Return all suspended tables."""
         return {*self.over, *self.locked} if self.locked else self.over
 
 
 class SnapshotPlanning:
-    """See the module's docstring. `document` gives schemas by fingerprint; `on_planned` hears of new chunks."""
+    """Plans the chunks of tables; see the module's docstring.
+
+    `document` returns schemas by fingerprint; `on_planned` is called when chunks were planned.
+    """
 
     def __init__(
         self,
@@ -267,8 +280,8 @@ class SnapshotPlanning:
         self._document = document
         self._on_planned = on_planned
         self._tables: dict[TableId, TablePlanning] = {}
-        #: Tables with chunks to plan, in order; and tables that will be resnapshotted or are caught up. They are kept
-        #: so that an event about a chunk touches no other table.
+        #: Tables with chunks to plan, in order; and tables that will be resnapshotted or are caught up. Kept as sets,
+        #: so that an event about a chunk need not go through all tables.
         self._to_plan: dict[TableId, None] = {}
         self._to_begin: set[TableId] = set()
         self._documents: dict[str, SchemaDocument] = {}
@@ -281,7 +294,10 @@ class SnapshotPlanning:
         return f"SnapshotPlanning(pending={len(self.pending)}, tables={len(self._tables)})"
 
     def restore(self, tables: Mapping[TableId, SealedPlanning], unfinished: Iterable[SnapshotSplit]) -> None:
-        """Go on from `sealed`. Chunks that were in flight are read again, as another attempt."""
+        """Continue from the tables and chunks of a manifest.
+
+        Chunks that were in flight are read again, as another attempt.
+        """
         for table, sealed in tables.items():
             planning = TablePlanning(
                 sealed.fingerprint,
@@ -303,15 +319,15 @@ class SnapshotPlanning:
             if plan.refused:
                 self._put(plan.table, TablePlanning("", None, parked=plan.parked(start.position)))
                 continue
-            # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
+            # The key is final here: the log reader compares by it from now on, even if the configuration changes.
             planner = None if plan.snapshot is None else uncut(plan.snapshot.key)
             self._put(plan.table, TablePlanning(plan.fingerprint, planner))
             self._documents[plan.fingerprint] = plan.document
 
     def follow(self, stream: StreamState) -> list[TableId]:
-        """Take over parked and resnapshotted tables from the stream's state, if they are new.
+        """Take over new parkings and resnapshots from the stream's state.
 
-        Returns the tables whose earlier chunks are over.
+        Returns the tables whose earlier chunks are obsolete.
         """
         ended: list[TableId] = []
         for table, parked in stream.parked.items():
@@ -334,7 +350,7 @@ class SnapshotPlanning:
             elif planning.catching_up:
                 self._put(table, TablePlanning(state.schema, None, incarnation=state.incarnation))
             elif planning.dropped and state.incarnation <= planning.incarnation:
-                # Another table has the name, and the log has all its rows.
+                # Another table has taken the name, and all its rows are in the log.
                 self._put(table, TablePlanning(state.schema, None, incarnation=state.incarnation))
                 ended.append(table)
             if state.incarnation > (planning.incarnation if planning else 0):
@@ -345,12 +361,12 @@ class SnapshotPlanning:
         return ended
 
     def plan(self) -> None:
-        """Have more chunks planned, if few can be given out and a table has more."""
+        """Start planning more chunks, if few are left to assign and a table has more."""
         held = self.held.now
         pending = [split for split in self.pending if split.table not in held] if held else self.pending
         if self._call.under_way or len(pending) >= PLANNED_AHEAD // 2:
             return
-        # Tables that are read as of one place come one at a time, so that the place is as late as can be.
+        # Tables that are read as of one position come one at a time, so that the position is as recent as possible.
         if any(split.as_of is not None for split in pending):
             return
         asked: list[TablePlanning] = []
@@ -385,7 +401,7 @@ class SnapshotPlanning:
         self._on_planned()
 
     def _put(self, table: TableId, planning: TablePlanning) -> None:
-        """Replace the planning of a table. No other method does that."""
+        """Replace the planning of a table. Only this method does that."""
         self._tables[table] = planning
         self.changes.note(table)
         if planning.planner is None:
@@ -400,8 +416,7 @@ class SnapshotPlanning:
     def know(self, table: TableId, fingerprint: str, *, incarnation: int) -> None:
         """Note that the table is followed with this `incarnation`, without chunks to plan.
 
-        This is so for a table that was created while its log was read, even if an earlier table of its name was
-        resnapshotted.
+        Such a table was created while its log was read. An earlier table of its name may have been resnapshotted.
         """
         planning = self._tables.get(table)
         if planning is None or planning.incarnation > incarnation or planning.dropped:
@@ -423,27 +438,30 @@ class SnapshotPlanning:
             self.pending.appendleft(replace(split, attempt=split.attempt + 1))
 
     def leave_alone(self, split: SnapshotSplit) -> None:
-        """The log reader refuses the chunk's table; the next manifest says why."""
+        """Suspend the table of a chunk that the log reader refused. The next manifest says why."""
         if self.is_of_now(split):
             self.held.over.add(split.table)
 
     def table_dropped(self, split: SnapshotSplit) -> None:
-        """The chunk's table was dropped at the source: nothing of it is left to read."""
+        """Stop reading the chunk's table, which was dropped at the source."""
         if self.is_of_now(split):
             planning = self._tables[split.table]
             planning.planner = None
-            # Of a table that takes the name, there is nothing left to read.
+            # A new table of the same name needs no chunks: all its rows are in the log.
             planning.planned = planning.finished
             self._put(split.table, planning)
             self.end_chunks(split.table)
 
     def end_chunks(self, table: TableId) -> None:
-        """Pending chunks of the table are over."""
+        """Drop the pending chunks of the table."""
         self.held.locked.forget(table)
         self.pending = deque(split for split in self.pending if split.table != table)
 
     def finished(self, table: TableId, segments: Iterable[Segment]) -> None:
-        """A chunk of the table is in a sealed manifest, with these `segments`, as far as they are known."""
+        """Note that a chunk of the table is in a sealed manifest.
+
+        `segments` are those of the chunk, if they are known.
+        """
         state = self._tables[table]
         state.finished += 1
         for segment in segments:
@@ -453,7 +471,7 @@ class SnapshotPlanning:
 
     @property
     def is_done(self) -> bool:
-        """Return True if no chunk is pending, or still to be planned."""
+        """Return True if no chunk is pending or has still to be planned."""
         return not self._to_plan and not self._to_begin and not self.pending
 
     @property
@@ -503,11 +521,13 @@ def note_dropped(planning: SnapshotPlanning, is_gone: Callable[[TableId], bool])
 
 
 def _answers(dialect: EnumeratorDialect, questions: Sequence[_Question]) -> list[_Answer]:
-    """Answer the first of the `questions`, at least one, until there are enough chunks. Blocks.
+    """Plan chunks for `questions`, one table after another and at least one, until there are enough chunks.
 
-    Planning stops early, because a later plan is a better one, and when a table still has more chunks. If a table
-    fails, the earlier answers are returned, and the next call starts with it and raises its error. A table that is slow
-    or locked ends the call.
+    Blocks.
+
+    Planning stops early, because later plans have better information, and also when a table still has more chunks. If
+    planning a table fails, the earlier answers are returned, and the next call starts with that table and raises its
+    error. A table that is slow or locked ends the call.
     """
     answers: list[_Answer] = []
     splits: list[SnapshotSplit] = []

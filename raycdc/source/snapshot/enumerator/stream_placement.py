@@ -1,4 +1,6 @@
-"""Where the stream split of a job is: with which reader, or for which reason it waits. Held by the enumerator.
+"""The placement of a job's stream split: the reader that has it, or the reason for which it waits.
+
+Owned by the enumerator.
 
 | placement | meaning | next |
 |---|---|---|
@@ -27,7 +29,8 @@ from raycdc.source.split import StreamSplit
 
 
 class RunEndPosition:
-    """The end of the log when the run began, but never before the last row that a chunk has seen.
+    """The end of a bounded run: the end of the log when the run began, but never before the last row that a chunk has
+    seen.
 
     `until` is None for a run that goes on; a run until the snapshot ends with the last chunk.
     """
@@ -65,11 +68,11 @@ class RunEndPosition:
             self._on_known()
 
     def saw(self, high: int) -> None:
-        """A chunk saw no row after `high`."""
+        """Move the end: a chunk saw rows up to `high`."""
         self.high = max(self.high, high)
 
     def at_another_server(self, end: int) -> None:
-        """Use the positions of another server, whose log ends at `end` now."""
+        """Use the positions of another server, whose log now ends at `end`."""
         self._relocated, self.high = True, 0
         if self.asks_for_the_end:
             self._begun_at = end
@@ -89,7 +92,7 @@ class SealedStreamSplit:
 
 @dataclass(frozen=True, slots=True)
 class LocatingStream:
-    """The position of the split is being asked for."""
+    """The source is being asked for the position of the split at the present server."""
 
     split: StreamSplit
 
@@ -103,7 +106,10 @@ class LocatedStream:
 
 @dataclass(frozen=True, slots=True)
 class OwnedStream:
-    """`reader` has it since it was `split`; `stop_requested`: the end that it knows still holds."""
+    """`reader` has had the split since the split had the state `split`.
+
+    `stop_requested`: the reader was given an end that is still valid.
+    """
 
     split: StreamSplit
     reader: int
@@ -116,7 +122,7 @@ Placement = NoStream | SealedStreamSplit | LocatingStream | LocatedStream | Owne
 class StreamAssignment:
     """Gives the stream split to one reader at a time, finds its position, and tells its reader where to stop.
 
-    `on_placement` is called when an answer of the source made the split ready.
+    `on_placement` is called when an answer of the source has made the split ready to be given.
     """
 
     def __init__(
@@ -140,20 +146,20 @@ class StreamAssignment:
         return self._placement.reader if isinstance(self._placement, OwnedStream) else None
 
     def begin(self, split: StreamSplit) -> None:
-        """The start point is known."""
+        """Place a new stream split, because the start point is known."""
         self._placement = LocatedStream(split)
 
     def take_back(self, split: StreamSplit) -> None:
-        """Take back the split as last sealed by a lost reader, or by an earlier run."""
+        """Return take back the split as last sealed by a lost reader, or by an earlier run."""
         self._placement = SealedStreamSplit(split)
 
     def change(self, change: Callable[[StreamSplit], StreamSplit]) -> None:
-        """Change the split if no reader has it. A reader is notified by an event instead."""
+        """Change the split if no reader has it. If a reader has it, the caller notifies the reader by an event."""
         if isinstance(self._placement, SealedStreamSplit | LocatingStream | LocatedStream):
             self._placement = replace(self._placement, split=change(self._placement.split))
 
     def give(self) -> None:
-        """Give the split to a reader, if it waits for one."""
+        """Give the split to a registered reader, if the split waits for one."""
         if isinstance(self._placement, NoStream | LocatingStream | OwnedStream):
             return  # The usual case, without a search through all readers.
         readers = self._context.registered_readers()
@@ -171,12 +177,12 @@ class StreamAssignment:
                 assert_never(self._placement)
 
     def send(self, event: LogEvent) -> None:
-        """Tell the log reader, if there is one."""
+        """Send the event to the log reader, if there is one."""
         if self.reader is not None:
             self._context.send_event(self.reader, event)
 
     def stop(self, *, changes: int) -> None:
-        """Tell the log reader once where a bounded run ends, if that is known."""
+        """Send the end of a bounded run to the log reader, once and if it is known."""
         ordinal = self._end.ordinal
         if ordinal is not None and isinstance(self._placement, OwnedStream) and not self._placement.stop_requested:
             self._placement = replace(self._placement, stop_requested=True)

@@ -1,1 +1,1 @@
-"""The hand-off from snapshot to log: each log row is dropped, held or emitted, by the chunk that it belongs to."""
+"""The hand-off from snapshot to log: drops, holds or emits each row of the log, depending on the row's chunk."""

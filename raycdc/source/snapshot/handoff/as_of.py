@@ -33,7 +33,7 @@ from raycdc.state.manifests.manifest import Segment
 
 
 def have(state: Behind, rows: LogRows) -> list[bool]:
-    """Return for each row of a table in `Behind` whether a chunk has it."""
+    """Return for each row of a table in `Behind` if a chunk has it."""
     found: list[bool] = (rows.ordinals <= state.at).tolist()
     return found
 
@@ -64,12 +64,16 @@ class Turns:
     def next_of(
         self, pending: Sequence[SnapshotSplit], unpublished: Collection[TableId], held: Collection[TableId]
     ) -> SnapshotSplit | None:
-        """The next of `pending` but for tables that are `held` back; None if there is none, or others come first.
+        """Return the next chunk of `pending`, leaving out tables that are `held` back.
 
-        `unpublished` are the tables of chunks that are out and not published.
+        None if there is none, or if other chunks must be published first.
+
+        `unpublished` are the tables of assigned chunks that are not published.
         """
         if self._table is None and not held and all(split.as_of is None and split.again is None for split in pending):
-            return pending[0] if pending else None  # The usual case, checked first because each event gets here.
+            return (
+                pending[0] if pending else None
+            )  # The most frequent case is checked first, because every event calls this method.
         free = [s for s in pending if s.table not in held and not (s.again is not None and s.table in unpublished)]
         if self._table not in unpublished and all(split.table != self._table for split in free):
             self._table = None

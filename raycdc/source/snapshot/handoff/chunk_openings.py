@@ -1,4 +1,4 @@
-"""Decides which chunks the log reader opens now, which must wait, and which are refused."""
+"""Decides which chunks the log reader opens now, which wait, and which are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raycdc.source.tables.table_life import AsOf, Behind, CatchingUp, Dropped, I
 
 @dataclass(frozen=True, slots=True)
 class OpeningRequest:
-    """A chunk whose reader asked at `asked_s` for it to be opened."""
+    """A request of a chunk's reader, made at `asked_s`, to open the chunk."""
 
     split: SnapshotSplit
     asked_s: float
@@ -27,12 +27,12 @@ class OpeningGranted:
 
 @dataclass(frozen=True, slots=True)
 class OpeningDeferred:
-    """The chunk is opened later."""
+    """The chunk will be opened later."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpeningRefused:
-    """The attempt at the chunk is over; `gives_up` says whether its table cannot be read at all."""
+    """The attempt at the chunk is over. `gives_up` is True if its table cannot be read at all."""
 
     reason: str
     fate: Fate
@@ -55,7 +55,7 @@ class ChunkOpenings:
         #: How often chunks were opened and read without a result.
         self.retries = Retries()
         self._opens_from_s = now_s + ring_s
-        #: Each with the time from which it may be opened; infinity where something else must happen first.
+        #: Each with the time from which it may be opened; infinity if it waits for an event.
         self._waiting: list[tuple[OpeningRequest, float]] = []
 
     def withdraw(self, chunk: ChunkId) -> None:
@@ -63,23 +63,23 @@ class ChunkOpenings:
         self._waiting = [waiting for waiting in self._waiting if waiting[0].split.chunk_id != chunk]
 
     def take_due(self, *, now_s: float) -> list[OpeningRequest]:
-        """Requests to be asked again now, each once."""
+        """Return requests that may now be granted, each once."""
         due, self._waiting = (self._waiting, []) if now_s >= self._opens_from_s else ([], self._waiting)
         return [request for request, _ in due]
 
     def next_due_s(self) -> float | None:
-        """The earliest time from which a chunk that waits may be opened; None if none waits for a time."""
+        """Return the earliest time from which a waiting chunk may be opened; None if no chunk waits for a time."""
         due_s = min((due_s for _, due_s in self._waiting), default=math.inf)
         return due_s if due_s < math.inf else None
 
     def ask(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
-        """Open the chunk if possible, with the log at `ordinal`, between two transactions."""
+        """Decide if the chunk is opened now. The log is at `ordinal`, between two transactions."""
         split = request.split
         if split.again is not None:
             return self._ask_backfill(request, ordinal=ordinal, now_s=now_s)
         state = self._table_states[split.table]
         if not isinstance(state, Unknown | Parked) and state.incarnation < split.incarnation:
-            # Incarnation numbers ascend, and a table that the log has from its first row on has no number of its own.
+            # Incarnation numbers ascend. A table that was found in the log has the number 0.
             return OpeningRefused("the table was dropped, and another one has its name", Fate.TABLE_DROPPED)
         if not isinstance(state, Unknown) and (isinstance(state, Parked) or state.incarnation != split.incarnation):
             return OpeningRefused("the table begins again", Fate.NEXT_MANIFEST)
@@ -102,7 +102,7 @@ class ChunkOpenings:
         return OpeningGranted()
 
     def _ask_backfill(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
-        """Decide about a backfill's chunk (`raycdc.source.snapshot.rereading.backfill`).
+        """Decide about the opening of a backfill's chunk (`raycdc.source.snapshot.rereading.backfill`).
 
         If the source does not say when a transaction becomes visible, the SELECT waits for `ring_s` after the opening.
         """

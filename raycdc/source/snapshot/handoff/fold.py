@@ -19,12 +19,12 @@ _ORDER = "_raycdc_order"
 
 
 def fold(chunk: pa.Table, delta: pa.Table, *, key: Sequence[str]) -> pa.Table:
-    """The chunk as its SELECT would have seen it after `delta`.
+    """Return the chunk as its SELECT would have seen it after `delta`.
 
     `chunk` and `delta` have one changelog schema (`raycdc.model.changelog_schema`); `delta` is in log order and holds
-    every change of the window, so that a key's last row says what became of it. Keys are compared by value: where a
-    collation calls two spellings the same key, an update names both, so both are touched. The result's rows are
-    inserts without log position, numbered from 0.
+    every change of the window, so that a key's last row is its final state. Keys are compared by value: where a
+    collation calls two spellings the same key, an update names both, so both are touched. The result's rows are inserts
+    without log position, numbered from 0.
     """
     changed = comparable(delta, key)
     last = _numbered(changed).group_by(changed.column_names).aggregate([(_ORDER, "max")])
@@ -36,15 +36,19 @@ def fold(chunk: pa.Table, delta: pa.Table, *, key: Sequence[str]) -> pa.Table:
 
 
 def left_alone(chunk: pa.Table, changed: pa.Table, *, key: Sequence[str]) -> pa.Table:
-    """The rows of `chunk` whose key no row of `changed` has, numbered from 0; both have one changelog schema."""
+    """Return the rows of `chunk` whose keys are not in `changed`, numbered from 0.
+
+    Both tables have the same changelog schema.
+    """
     rest = chunk.filter(pa.array(without(chunk, comparable(changed, key))))
     index = rest.schema.get_field_index("_seq")
     return rest.set_column(index, rest.schema.field(index), pa.array(np.arange(rest.num_rows, dtype=np.int64)))
 
 
 def deletes(keys: pa.Table, schema: TableSchema, *, first: int, read_ms: int) -> pa.RecordBatch:
-    """Deletes of the rows with these keys, of which nothing else is known, numbered from `first`. Values of a key that
-    the table's columns cannot hold are an `ArrowException`.
+    """Return deletions of the rows with these `keys`, numbered from `first`; only the key columns have values.
+
+    Raises `ArrowException` if a key has a value that the table's columns cannot hold.
     """
     count = keys.num_rows
     meta = {
@@ -65,7 +69,7 @@ def deletes(keys: pa.Table, schema: TableSchema, *, first: int, read_ms: int) ->
 
 
 def _without(chunk: pa.Table, keys: pa.Table) -> pa.Table:
-    """Rows of `chunk` whose key is not in `keys`, in their order."""
+    """Return the rows of `chunk` whose keys are not in `keys`, in their order."""
     numbered = _numbered(comparable(chunk, keys.column_names))
     kept = numbered.join(keys, keys=keys.column_names, join_type="left anti")
     return chunk.filter(_mask(chunk.num_rows, kept.column(_ORDER)))
@@ -78,7 +82,7 @@ def _numbered(keys: pa.Table) -> pa.Table:
 def _mask(rows: int, kept: pa.ChunkedArray) -> pa.Array:
     """Return the mask for `filter`, which works batch by batch.
 
-    `take` gathers all texts in one array of at most 2 GiB.
+    `take` is not used, because it gathers all texts in one array of at most 2 GiB.
     """
     mask = np.zeros(rows, np.bool_)
     mask[kept.to_numpy()] = True

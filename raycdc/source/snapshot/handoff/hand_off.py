@@ -1,7 +1,7 @@
 """The hand-off from snapshot to log: drop, hold or emit each log row, without a lock on the source.
 
-Theory of operation. One log reader passes every change, in order, before the first chunk is read. For a row with
-chunk key k of a table in snapshot, the chunk of k is
+Theory of operation. Before the first chunk is read, one log reader begins to pass every change, in order. For a row
+with chunk key k of a table in snapshot, the chunk of k is
 
 | chunk of k | the row is | because |
 |---|---|---|
@@ -10,9 +10,9 @@ chunk key k of a table in snapshot, the chunk of k is
 | closed | emitted | the chunk's rows are published, and the change follows them |
 
 A chunk is opened at a position O of the log reader, always between two transactions; its SELECT starts only when
-everything up to O is visible, so dropped rows are seen by it. It is closed at H, a position taken after the SELECT:
-an upper bound of what it saw. When the log reader has passed H and D, the held rows at or before H are *folded* into
-the chunk (last state of each key wins, so it does not matter which of them the SELECT saw) and the chunk's rows become
+everything up to O is visible, so dropped rows are seen by it. It is closed at H, a position taken after the SELECT: an
+upper bound of what it saw. When the log reader has passed H and D, the held rows at or before H are *folded* into the
+chunk (last state of each key wins, so it does not matter which of them the SELECT saw) and the chunk's rows become
 inserts; held rows after H follow. A chunk whose SELECT saw exactly H (`exact`) needs no folding.
 
 D (`log_end`) is the log's end, queried after the SELECT. H bounds the rows that the SELECT saw, D the table that it
@@ -23,8 +23,8 @@ in the log. Therefore all statements that decided which table was opened are bef
 and the end of the SELECT. A chunk never waits for D forever, because the log had reached D when it was queried.
 
 The chunk is published by the log reader itself, in one step with the release of what was held, so an epoch's cut
-contains both or neither and *nothing held is ever state*: after a crash, open chunks are read again.
-An update that moves a row between chunks is a delete in one and an insert in the other, each judged by its own.
+contains both or neither and *nothing held is ever state*: after a crash, open chunks are read again. An update that
+moves a row between chunks is a delete in one chunk and an insert in the other, each judged by its own chunk.
 
 Some servers (MySQL without GTID) do not say when a transaction that the log reader has seen becomes visible. For these,
 the log reader remembers rows dropped in the last `ring_s` seconds, and a chunk that opens over them holds them too; if
@@ -82,10 +82,10 @@ from raycdc.state.manifests.manifest import Segment
 
 @dataclass(slots=True)
 class BackfillChunk:
-    """An open chunk of a backfill.
+    """An open chunk of a backfill, with the log rows that passed since it was opened.
 
-    `chunk.rows` are the log rows that passed since it was opened; those up to `cut` are in epochs that are cut, and its
-    reader has left out the keys of those up to `left_out`. `last` is the ordinal of the newest.
+    These are `chunk.rows`. Rows up to the ordinal `cut` are in epochs that are cut, and the chunk's reader has left out
+    the keys of rows up to `left_out`. `last` is the ordinal of the newest row.
     """
 
     chunk: HeldChunk
@@ -99,16 +99,18 @@ class BackfillChunk:
         self.last = max(self.last, int(rows.ordinals[-1]))
 
     def changed(self) -> Iterator[LogRows]:
-        """Rows in epochs that are cut, of whose keys the chunk may have older rows."""
+        """Return rows in epochs that are cut, whose keys have not been left out of the chunk: it may have older rows of
+        them.
+        """
         return up_to(behind(self.chunk.rows, self.left_out), self.cut)
 
 
 @dataclass(slots=True)
 class BackfillChunks:
-    """See the module's docstring."""
+    """The open chunks of backfills; see the module's docstring."""
 
     _open: dict[TableId, BackfillChunk] = field(default_factory=dict)
-    #: Tables of which the open epoch removes all rows.
+    #: Tables that are truncated in the open epoch.
     _emptied: set[TableId] = field(default_factory=set)
 
     def __len__(self) -> int:
@@ -116,7 +118,7 @@ class BackfillChunks:
 
     @property
     def held(self) -> list[HeldRows]:
-        """The rows that each chunk remembers."""
+        """Return the rows that each chunk remembers."""
         return [backfill.chunk.rows for backfill in self._open.values()]
 
     def attempt(self, chunk: ChunkId) -> HeldChunk | None:
@@ -143,11 +145,14 @@ class BackfillChunks:
             backfill.cut = backfill.last
 
     def truncate(self, table: TableId) -> None:
-        """The open epoch removes all rows of the table: no chunk of it may enter the same epoch, and precede that."""
+        """Note that the open epoch truncates the table.
+
+        No chunk of it may be published in this epoch, because the chunk would precede the truncation.
+        """
         self._emptied.add(table)
 
     def drop(self, table: TableId) -> SnapshotSplit | None:
-        """The chunk is open no more; None if none is."""
+        """Close the table's open chunk and return it; None if there is none."""
         backfill = self._open.pop(table, None)
         if backfill is None:
             return None
@@ -192,7 +197,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class HandOffStatistics:
-    """Tables in snapshot, chunks that are open, and bytes in memory; for metrics and people."""
+    """Figures for metrics and people: tables in snapshot, open chunks, and bytes in memory."""
 
     tables: int
     open_chunks: int
@@ -202,7 +207,7 @@ class HandOffStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RowMemory:
-    """The memory limit for rows that chunks hold, and for dropped rows, of all tables together.
+    """The memory limit of all tables together, for rows that chunks hold and for dropped rows.
 
     Held rows beyond `bytes_max` are written to disk by `spill`; dropped rows beyond `bytes_max` are forgotten, so that
     chunks open later. Without `spill` everything stays in memory.
@@ -212,7 +217,7 @@ class RowMemory:
     spill: Spill | None = None
 
     def enforce(self, tables: Collection[TableChunks], backfill: BackfillChunks) -> None:
-        """Bring the memory of `tables` and of chunks of backfills within the limit, the largest first."""
+        """Bring the memory of `tables` and of backfills' chunks within the limit, beginning with the largest."""
         if self.spill is None:
             return
         every = [table.dropped for table in tables]
@@ -227,7 +232,10 @@ class RowMemory:
 
 
 class HandOff:
-    """Decides which rows of tables in snapshot are emitted, and when chunks are. Unknown tables are live."""
+    """Decides which rows of tables in snapshot are emitted, and when chunks are published.
+
+    Other tables count as live.
+    """
 
     def __init__(
         self, key_order: KeyOrder, table_states: TableStates, *, ring_s: float = 0.0, memory: RowMemory | None = None
@@ -237,7 +245,7 @@ class HandOff:
         self._table_states = table_states
         self._ring_s = ring_s
         self._tables: dict[TableId, TableChunks] = {}
-        #: Open chunks of tables that are followed.
+        #: Open chunks of backfills, whose tables are followed.
         self.backfills = BackfillChunks()
         rows_in_memory = memory or RowMemory()
         self._enforce: Callable[[], None] = lambda: rows_in_memory.enforce(self._tables.values(), self.backfills)
@@ -252,7 +260,7 @@ class HandOff:
         return HandOffStatistics(len(self._tables), len(held), sum(held), dropped)
 
     def add_table(self, table: TableId, *, primary_key: Sequence[str]) -> None:
-        """Begin, or go on after a restart, with a table whose chunks are to be read."""
+        """Add a table whose chunks are to be read, new or after a restart."""
         chunks = TableChunks(table, self._table_states, self._order, primary_key=primary_key, ring_s=self._ring_s)
         self._tables[table] = chunks
 
@@ -263,7 +271,10 @@ class HandOff:
         return [] if chunks is None else chunks.drop()
 
     def complete_tables(self) -> list[TableId]:
-        """Tables whose every key is published are live from here on, except for changes that their chunks have."""
+        """Return tables whose keys are all published.
+
+        From now on they are live, except for changes that their chunks have.
+        """
         complete = [table for table, chunks in self._tables.items() if chunks.is_complete]
         for table in complete:
             self.drop_table(table)
@@ -283,7 +294,10 @@ class HandOff:
         return chunks is not None and chunks.would_be_read_again(now_s=now_s)
 
     def opens_from_s(self, table: TableId) -> float:
-        """Return the time before which no chunk of the table may be opened: then all forgotten rows are visible."""
+        """Return the time before which no chunk of the table may be opened.
+
+        From then on, all forgotten rows are visible to every SELECT.
+        """
         chunks = self._tables.get(table)
         return 0.0 if chunks is None else chunks.dropped.visible_from_s
 
@@ -325,7 +339,10 @@ class HandOff:
             self._enforce()
 
     def void(self, chunk: ChunkId, *, now_s: float) -> SnapshotSplit | None:
-        """Make the chunk unopened again. None when that attempt is not open here (published, or never opened)."""
+        """Make the chunk unopened again, and return it.
+
+        Returns None if that attempt is not open here (published, or never opened).
+        """
         attempt = self._attempt(chunk)
         if attempt is None:
             backfill = self.backfills.attempt(chunk)
@@ -349,7 +366,7 @@ class HandOff:
             chunks.removals.begin_epoch()
 
     def truncate(self, table: TableId) -> None:
-        """The open epoch has removed all rows of the table: no chunk of it may enter the same epoch."""
+        """Note that the open epoch truncates the table. No chunk of it may be published in this epoch."""
         self.backfills.truncate(table)
         chunks = self._tables.get(table)
         if chunks is not None:
@@ -383,7 +400,8 @@ class HandOff:
     def advance(self, ordinal: int, *, now_s: float, barred: bool = False) -> list[Decision]:
         """Decide every closed chunk whose H and D the log has passed; `ordinal` is between transactions.
 
-        `barred`: the log goes on after the position that it may pass, which has the same effect.
+        `barred` is True if the next unit of the log is after the position up to which it may pass, which has the same
+        effect as passing it.
         """
         decisions: list[Decision] = []
         for chunks in self._tables.values():

@@ -30,7 +30,7 @@ from raycdc.source.snapshot.log.log_rows import HeldRows, LogRows, behind, key_v
 from raycdc.source.split import SnapshotSplit
 from raycdc.state.manifests.manifest import Segment
 
-#: Times a chunk is read again because its rows changed meanwhile, before its table is parked.
+#: How often a chunk is read again because its rows changed meanwhile, before its table is parked.
 RETRIES_MAX = 50
 #: After this many fruitless reads of one of its chunks, a backfill ends; its table goes on.
 BACKFILL_RETRIES_MAX = 3
@@ -38,7 +38,10 @@ BACKFILL_RETRIES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class PublishChunkRequest:
-    """The chunk's `segments` go out now, then `released`, in order and once; from here its keys are emitted."""
+    """Publish the chunk: emit its `segments`, then the `released` rows, in order and once.
+
+    From now on its keys are emitted.
+    """
 
     split: SnapshotSplit
     segments: tuple[Segment, ...]
@@ -91,7 +94,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class AwaitingSelect:
-    """The chunk's SELECT has not finished, so it is unknown what it sees."""
+    """The chunk's SELECT has not finished, so it is not known what the SELECT sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class SelectMismatched:
 
 ChunkState = AwaitingSelect | Read | Folding | SelectMismatched
 
-#: The states that may follow each state of an open chunk; from all of them it may be voided.
+#: The states that may follow each state of an open chunk. In every state the chunk may be voided.
 CHUNK_TRANSITIONS: Mapping[type[ChunkState], frozenset[type[ChunkState]]] = {
     AwaitingSelect: frozenset({Read, SelectMismatched}),
     Read: frozenset({Folding}),
@@ -130,12 +133,15 @@ CHUNK_TRANSITIONS: Mapping[type[ChunkState], frozenset[type[ChunkState]]] = {
 
 @dataclass(slots=True)
 class HeldChunk:
-    """An open chunk. Its keys are `interval` without NULL (None: no other keys), and NULL if it `holds_null`."""
+    """An open chunk.
+
+    Its keys are those in `interval` (None: no other keys than NULL), and NULL if it `holds_null`.
+    """
 
     split: SnapshotSplit
     interval: Interval | None
     holds_null: bool
-    #: Dropped rows it was opened over, and rows held since.
+    #: Rows that were dropped before the chunk was opened and that it holds, and rows held since.
     rows: HeldRows = field(default_factory=HeldRows)
     state: ChunkState = AwaitingSelect()
 
@@ -145,18 +151,20 @@ class HeldChunk:
         self._become(Read(high, max(high, log_end), exact or folded, tuple(segments)))
 
     def schema_mismatch(self, *, high: int, reason: str) -> None:
-        """Note that the chunk found another table; the caller has released its rows."""
+        """Note that the chunk found another table. The caller has released the chunk's rows."""
         self._become(SelectMismatched(high, reason))
 
     def let_go(self) -> HeldRows:
-        """Hold nothing from here on; return the held rows, which the caller clears."""
+        """Stop holding rows, and return the held rows, which the caller clears."""
         held, self.rows = self.rows, HeldRows()
         self.interval, self.holds_null = None, False
         return held
 
     @property
     def decided_at(self) -> int | None:
-        """The ordinal at which the log says all that matters to the chunk; None while its reader works at it."""
+        """Return the ordinal up to which the log must be read to decide about the chunk; None while its
+        reader works.
+        """
         match self.state:
             case AwaitingSelect() | Folding():
                 return None
@@ -183,7 +191,7 @@ class HeldChunk:
         return self.state.segments
 
     def decide(self, *, foldable: bool, movable: bool) -> Decision:
-        """The decision about the chunk, now that the log is past its reading."""
+        """Return the decision about the chunk, after the log has passed H and D."""
         if (again := self.retry()) is not None:
             return again
         assert isinstance(self.state, Read), f"{self.split.split_id} is {self.state} and was decided about"
@@ -215,23 +223,26 @@ def as_needed(rows: HeldRows, parts: Iterator[LogRows]) -> Iterable[LogRows]:
     return parts if rows.spilled else tuple(parts)
 
 
-#: The verdicts on a row. Numbers from `HOLD` on include the index of the open chunk.
+#: The judgement of a row. Numbers from `HOLD` on are `HOLD` plus the index of the open chunk.
 DROP = 0
 EMIT = 1
 HOLD = 2
 
 
 class KeyOrder(Protocol):
-    """Orders chunk keys as the server does. May ask the server (string collations)."""
+    """Orders chunk keys as the server does. May query the server (string collations)."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
-        """`table` begins again: as `document` has it, cut by `key`. Tables of the start are known without."""
+        """Use `document` and the chunk key `key` for `table`, which is resnapshotted.
+
+        Tables of the start are known without this call.
+        """
 
     def forget(self, table: TableId) -> None:
-        """Forget `table`, which is live or gone. No more calls about it follow until a resnapshot."""
+        """Forget `table`, which is live or was dropped. No calls about it follow until it is resnapshotted."""
 
     def bound(self, table: TableId, raw: Any) -> SortKey:
-        """Sort key of a chunk's bound."""
+        """Return the sort key of a chunk's bound."""
 
     def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
         """Return for each key the number of `bounds` (ascending) that are ≤ it, or -1 for NULL; int64.
@@ -242,21 +253,21 @@ class KeyOrder(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyIndex:
-    """The key line of one table, cut at every bound of a chunk, with the judgement of each piece.
+    """The key range of one table, cut at every bound of a chunk, with the judgement of each piece.
 
-    It is built again whenever a chunk is opened, let go or published, and never changed.
+    Immutable: a new index is built whenever a chunk is opened, released or published.
     """
 
-    #: The open chunks by their number.
+    #: The open chunks by their index.
     split_ids: tuple[str, ...]
     bounds: Sequence[SortKey]
-    #: Judgement of the keys below the first bound, of those from each bound on, and of NULL.
+    #: The judgements of keys below the first bound, of keys from each bound on, and of NULL.
     codes: np.ndarray
     null_code: int
 
     @classmethod
     def of(cls, closed: Iterable[Interval], chunks: Mapping[str, HeldChunk], *, null_closed: bool) -> KeyIndex:
-        """The index over ranges that are `closed`, and the open `chunks`."""
+        """Return the index of the ranges that are `closed`, and of the open `chunks`."""
         layers = [(interval, EMIT) for interval in closed]
         numbered = list(enumerate(chunks.values()))
         layers += [(chunk.interval, HOLD + number) for number, chunk in numbered if chunk.interval is not None]
@@ -266,7 +277,7 @@ class KeyIndex:
         return cls(tuple(chunks), bounds, np.array(codes, np.int64), null_code)
 
     def judge(self, rows: LogRows, key: ChunkKey | None, order: KeyOrder) -> np.ndarray:
-        """DROP, EMIT or HOLD + number of the open chunk, per row."""
+        """Return for each row DROP, EMIT or HOLD + index of the open chunk."""
         if key is None:
             return np.full(rows.batch.num_rows, self.codes[0], np.int64)
         cell = order.classify(rows.table, key_values(rows.batch, key), self.bounds)
@@ -274,5 +285,5 @@ class KeyIndex:
         return judged
 
     def code_of(self, split_id: str) -> int:
-        """The judgement of rows that this open chunk holds."""
+        """Return the judgement of rows that this open chunk holds."""
         return HOLD + self.split_ids.index(split_id)

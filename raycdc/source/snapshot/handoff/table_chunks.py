@@ -40,13 +40,13 @@ from raycdc.source.tables.table_life import AsOf, InSnapshot, Reading, TableStat
 
 
 class DroppedRows:
-    """In the order in which they were dropped; `window_s` is how long a SELECT may not see a row."""
+    """Dropped rows, in the order in which they were dropped. A SELECT may not see a row for up to `window_s`."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._rows: deque[tuple[float, LogRows]] = deque()
         self.bytes = 0
-        #: The time at which the forgotten rows are visible.
+        #: The time from which the forgotten rows are visible.
         self.visible_from_s = 0.0
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class DroppedRows:
             self._forget_oldest()
 
     def evict(self) -> None:
-        """Forget the oldest before it is visible."""
+        """Forget the oldest row before it is visible."""
         self.visible_from_s = max(self.visible_from_s, self._forget_oldest() + self._window_s)
 
     def lose(self, *, now_s: float) -> None:
@@ -89,10 +89,13 @@ class DroppedRows:
 
 
 class Removals:
-    """The removals of a table's rows in the open epoch: a chunk that is published with it would come before them."""
+    """The removals of rows in the open epoch of a table.
+
+    A chunk that is published in this epoch would come before them.
+    """
 
     def __init__(self, *, movable: bool) -> None:
-        """`movable`: one row may be in several chunks over time, so each removal counts."""
+        """Make an empty record. `movable`: one row may be in several chunks over time, so each removal counts."""
         self._movable = movable
         self._removed = False
         self._truncated = False
@@ -104,7 +107,7 @@ class Removals:
         self._truncated = True
 
     def note(self, emitted: LogRows) -> None:
-        """The open epoch gets these rows."""
+        """Note the removals among these rows of the open epoch."""
         if self._movable and not self._removed:
             self._removed = removes(emitted)
 
@@ -125,11 +128,12 @@ class TableChunks:
     ) -> None:
         self._table, self._table_states, self._order, self._ring_s = table, table_states, order, ring_s
         snapshot = self.state.snapshot
-        #: The state's closed ranges, with the keys that they are compared by.
+        #: The closed ranges of the table's state, with the sort keys by which they are compared.
         self._closed = IntervalSet()
         for lower, upper in snapshot.closed:
             self._closed.add(self._interval(lower, upper))
-        #: The primary key, where the chunk key is no part of it: a row may be in several chunks over time.
+        #: The primary key if the chunk key is not part of it, so that a row may be in several chunks over time; else
+        #: empty.
         self._movable = () if set(key_names(snapshot.key)) <= set(primary_key) else tuple(primary_key)
         self._open: dict[str, HeldChunk] = {}
         self._index: KeyIndex | None = None
@@ -141,7 +145,7 @@ class TableChunks:
 
     @property
     def state(self) -> Reading:
-        """Return the table's state, which is one whose chunks are read."""
+        """Return the table's state, in which chunks are read."""
         state = reading(self._table_states[self._table])
         assert state is not None, f"{self._table} is in the hand-off and is {self._table_states[self._table]}"
         return state
@@ -173,7 +177,7 @@ class TableChunks:
         return bool(self.dropped)
 
     def open(self, split: SnapshotSplit, *, now_s: float, ordinal: int) -> bool:
-        """Hold the chunk's keys from here on: `ordinal`. False if a newer attempt is open."""
+        """Hold the chunk's keys from the ordinal `ordinal` on. Returns False if a newer attempt is open."""
         current = self._open.get(split.split_id)
         if current is not None and current.split.attempt >= split.attempt:
             return current.split.attempt == split.attempt
@@ -193,14 +197,14 @@ class TableChunks:
         return True
 
     def schema_mismatch(self, chunk: HeldChunk, *, high: int, reason: str, now_s: float) -> None:
-        """The chunk could not be read, and holds nothing; the log says why before `high`."""
+        """Note that the chunk found another table, and holds nothing. The log gives the reason before `high`."""
         self._let_go(chunk, now_s)
         chunk.schema_mismatch(high=high, reason=reason)
         if isinstance(self.state, AsOf):
             self._table_states.lost(self._table, high)
 
     def void(self, chunk: HeldChunk, *, now_s: float) -> None:
-        """The chunk is unopened from here on."""
+        """Make the chunk unopened again."""
         del self._open[chunk.split.split_id]
         self._let_go(chunk, now_s)
 
@@ -286,15 +290,15 @@ class TableChunks:
         return decision
 
     def _let_go(self, chunk: HeldChunk, now_s: float) -> None:
-        """Treat the chunk's keys as unopened from here on."""
+        """Treat the chunk's keys as unopened from now on."""
         self._index = None
         held = chunk.let_go()
         if self._ring_s > 0:
-            # Held rows are dropped now, and may be as invisible to the next SELECT as any dropped row. Recalled rows
-            # are still in the ring, or have become visible meanwhile.
+            # The held rows are dropped now, and the next SELECT may not see them, as with any dropped row. Recalled
+            # rows are still in the ring, or have become visible meanwhile.
             self.dropped.add(held.newest, now_s=now_s)
             if held.spilled:
-                # Nor is it read back: the next SELECT waits until it is visible.
+                # Rows on disk are not read back: the next SELECT waits until they are visible.
                 self.dropped.lose(now_s=now_s)
         held.clear()
 

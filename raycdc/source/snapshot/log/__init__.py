@@ -1,1 +1,1 @@
-"""The log's side: units, positions, the open epoch, and the sealed part of the stream."""
+"""The log's side of incremental snapshots: units, positions, the open epoch, and the state of the stream."""

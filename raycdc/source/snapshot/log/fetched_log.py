@@ -1,4 +1,4 @@
-"""The log behind its fetcher: one thread connects, and reads the stream split sequentially."""
+"""The log as the reader sees it: one fetcher thread connects and reads the stream split sequentially."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from raycdc.source.split import StreamSplit
 
 
 class StreamSplitReader:
-    """`raycdc.source.reader.split_reader.SplitReader` of the stream split, around a connector's `BlockingLog`."""
+    """The `raycdc.source.reader.split_reader.SplitReader` of the stream split.
+
+    It wraps a connector's `BlockingLog`.
+    """
 
     def __init__(self, open_log: Callable[[StreamSplit], BlockingLog]) -> None:
         self._open_log = open_log
         self._log: BlockingLog | None = None
         self._split_id = ""
         self._woken = False
-        #: The wall time up to which everything was fetched.
+        #: The wall time up to which the log was fetched.
         self.seen_ms: int | None = None
 
     def fetch(self) -> RecordsWithSplitIds[LogUnit] | None:
@@ -37,7 +40,7 @@ class StreamSplitReader:
         return RecordsWithSplitIds((SplitRecords(self._split_id, unit),), bytes=bytes_of(unit), rows=rows)
 
     def handle_splits_changes(self, change: SplitsChange[StreamSplit]) -> None:
-        """Connect, and read the log from where the split says. Blocks."""
+        """Connect, and read the log from the position of the split. Blocks."""
         match change:
             case SplitsAddition((split,)):
                 self._split_id = split.split_id
@@ -50,8 +53,10 @@ class StreamSplitReader:
                 assert_never(change)
 
     def wake_up(self) -> None:
-        """Wake the log's blocked read; a log that is still connecting is woken afterwards."""
-        self._woken = True  # Before the look at the log: `handle_splits_changes` does the two in the other order.
+        """Wake the log's blocked read. A log that is still connecting is woken when it has connected."""
+        self._woken = (
+            True  # Set before the log is used here: `handle_splits_changes` does the two in the opposite order.
+        )
         if self._log is not None:
             self._log.wake_up()
 
@@ -61,8 +66,8 @@ class StreamSplitReader:
 
 
 class FetchedLog:
-    """`raycdc.source.snapshot.log.log_unit.LogSource`: the units that the fetcher of one stream split has read
-    ahead.
+    """The `raycdc.source.snapshot.log.log_unit.LogSource` of units that the fetcher of one stream split
+    has read ahead.
     """
 
     def __init__(
@@ -70,13 +75,15 @@ class FetchedLog:
     ) -> None:
         self._units: deque[LogUnit] = deque()
         self._reader = StreamSplitReader(open_log)
-        #: The reader's `seen_ms` as of rows that were all passed on.
+        #: The reader's `seen_ms` at a time when all fetched rows were passed on.
         self._seen_ms: int | None = None
         self._fetchers = threads.start(lambda: self._reader, name="log_read", threading=Sequential())
         self._fetchers.add_splits((split,))
 
     def poll(self) -> LogUnit | None:
-        seen_ms = self._reader.seen_ms  # Read before the queue, so that everything fetched by then is in it.
+        seen_ms = (
+            self._reader.seen_ms
+        )  # Read before the queue, so that everything fetched by that time is in the queue.
         if not self._units and (fetch := self._fetchers.poll()) is not None:
             self._units.extend(part.batch for part in fetch.records)
         if not self._units:

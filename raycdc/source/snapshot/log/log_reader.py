@@ -1,9 +1,9 @@
 """The log side of an incremental-snapshot reader: passes the log through the hand-off into the open epoch.
 
 Exactly one reader of a job has it. It alone decides the content of an epoch: rows of live keys, published chunks,
-schema changes. Its `state` after a cut is everything needed to continue from there.
+schema changes. Its `state` after a cut has everything that is needed to continue from the cut.
 
-It acts on the events of `raycdc.source.snapshot.chunk_events` that are for the log reader.
+It handles the events of `raycdc.source.snapshot.chunk_events` that are sent to the log reader.
 
 Its parts, each with a state of its own: `LogCursor` (the log's position), `OpenEpoch` (everything since the last cut),
 `HandOff` (tables whose chunks are read), `ChunkOpenings` (chunks to be opened), `TableChanges` (changes of tables),
@@ -99,26 +99,26 @@ class LogReaderSettings:
 
     @property
     def memory_max(self) -> int:
-        """Bytes of held rows in memory."""
+        """Return the number of bytes of held rows that may be in memory."""
         return self.epoch_bytes_max if self.held_bytes_max is None else self.held_bytes_max
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitsCut:
-    """The next epoch begins with this change, so nothing passes before the open one is cut."""
+    """The next epoch begins with this change. Nothing passes before the open epoch is cut."""
 
     change: SchemaChange
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitsTables:
-    """The unit may not pass before a table is read that is read as of a place before it."""
+    """The unit waits until a table is completely read that is read as of an earlier position."""
 
     unit: LogUnit
 
 
 class LogReader:
-    """See the module's docstring. Owned by the reader's thread."""
+    """The reader of the log; see the module's docstring. Owned by the reader's thread."""
 
     def __init__(
         self,
@@ -160,13 +160,15 @@ class LogReader:
         )
         self._sealed = SealedStream(self._table_states)
         self._waiting: deque[LogEvent] = deque()
-        #: Why the log is not passed on, if it is not.
+        #: The reason why the log is not passed on; None if it is.
         self._halt: AwaitsCut | AwaitsTables | None = None
         self._stop: StopAt | None = None
 
     @property
     def ready(self) -> bool:
-        """True when the next unit may be passed in: none waits (for a cut, or for a table) and the epoch has room."""
+        """Return True if the next unit may be passed in: no unit waits (for a cut, or for a table), and the epoch has
+        room.
+        """
         catching_up = self.catch_up.in_transaction or self.catch_up.wants_cut
         return self._halt is None and not catching_up and (self._cursor.in_transaction or not self._epoch.is_full)
 
@@ -181,13 +183,13 @@ class LogReader:
 
     @property
     def wants_seal(self) -> bool:
-        """The epoch must end early: a schema change waits, or the epoch is full, or the end is reached."""
+        """Return True if the epoch must end early: a schema change waits, the epoch is full, or the end is reached."""
         waits = isinstance(self._halt, AwaitsCut) or self.catch_up.wants_cut
         return self.can_cut and (waits or self._epoch.is_full or self.end_of_input)
 
     @property
     def dirty(self) -> bool:
-        """True when a cut now would differ from the last one."""
+        """Return True if a cut now would differ from the last one."""
         return self._epoch.changed or self._cursor.moved or self.catch_up.moved
 
     @property
@@ -206,14 +208,15 @@ class LogReader:
         return reached and self.catch_up.log_is_complete(stop.ordinal)
 
     def metrics(self) -> LogMetrics:
-        """Figures for people, as a heartbeat has them."""
+        """Return figures for people, as a heartbeat has them."""
         return LogMetrics(self._cursor.ordinal, self._cursor.event_ms, seen_ms=self._cursor.watermark_ms)
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit of the log. Only when `ready`."""
         unit = self._changes.refused.without(unit)
         if not self._cursor.in_transaction and self._hand_off.bars(end := unit.end):
-            # A part of a transaction without anything in it says nothing: the next one will say where it is.
+            # A part of a transaction without rows has no position of its own. It is dropped, because the next unit has
+            # the position.
             if end < NOWHERE:
                 self._halt = AwaitsTables(unit)
                 self._between_transactions(now_s=now_s)
@@ -229,7 +232,7 @@ class LogReader:
                 self._cursor.move(position, in_transaction=True)
             case LogTransactions(position, rows, parked, missing):
                 if missing:
-                    # Rows that a chunk still to be read will bring are not missed.
+                    # Rows that a chunk will deliver later are not counted as missing.
                     awaited = [one for part in rows for one in self._hand_off.awaits(part)]
                     reported = zip(missing, awaited, strict=True)
                     self._epoch.note_missing([row for row, chunk_to_come in reported if not chunk_to_come])
@@ -252,13 +255,13 @@ class LogReader:
             self._between_transactions(now_s=now_s)
 
     def on_event(self, event: LogEvent, *, now_s: float) -> None:
-        """An event for the log reader; waits while a transaction or a schema change is pending."""
+        """Handle an event for the log reader. It waits while a transaction or a schema change is pending."""
         self._waiting.append(event)
         if self.at_boundary:
             self._between_transactions(now_s=now_s)
 
     def on_time(self, *, now_s: float) -> float | None:
-        """Time has passed: open the chunks that had to wait for it. The time to come at which others may be opened."""
+        """Open chunks whose waiting time has passed. Returns the time at which the next ones may be opened."""
         if not self.at_boundary:
             return None
         for request in self._openings.take_due(now_s=now_s):
@@ -272,16 +275,16 @@ class LogReader:
         self._cursor.moved = False
         self._table_states.cut()
         self.catch_up.after_cut(now_s=now_s)
-        # A statement that waited for the cut may just have ended a table's reading.
+        # A statement that waited for the cut may just have completed the catch-up of tables.
         if self.catch_up.reopens:
-            self._halt = None  # The log says again what waited.
+            self._halt = None  # The unit that waited is dropped, because the reopened log delivers it again.
         if isinstance(self._halt, AwaitsCut):
             self._apply_schema(self._halt.change, now_s=now_s)
         else:
             self._between_transactions(now_s=now_s)
 
     def state(self) -> StreamState:
-        """The split's state between two transactions."""
+        """Return the split's state between two transactions."""
         followed, parked, catching_up = self._table_states.sealed(self._epoch.tables)
         cursor, changes, missing = self._cursor, self._table_states.changes, self._epoch.missing
         return StreamState(
@@ -312,7 +315,7 @@ class LogReader:
         for table in self._hand_off.complete_tables():
             self._epoch.touch(table)
         if self.catch_up.wants_cut or self.catch_up.in_transaction:
-            return  # `after_cut`, or the end of that transaction, comes by again.
+            return  # `after_cut`, or the end of that transaction, calls this method again.
         if isinstance(self._halt, AwaitsTables) and not self._hand_off.bars(self._halt.unit.end):
             unit, self._halt = self._halt.unit, None
             self.on_unit(unit, now_s=now_s)
@@ -328,7 +331,7 @@ class LogReader:
             case ChunkRefused(chunk, reason):
                 self._refused(chunk, reason, now_s=now_s)
             case VoidChunkRequest(chunk):
-                # Answered whatever became of the chunk: published ones were reported before, others must be read again.
+                # Always answered: a published chunk was reported before, and any other chunk must be read again.
                 self._hand_off.void(chunk, now_s=now_s)
                 self._openings.withdraw(chunk)
                 self._send_event(ChunkVoided(chunk, "its reader is gone"))
@@ -378,7 +381,7 @@ class LogReader:
                 assert_never(decision)
 
     def _refused(self, chunk: ChunkId, reason: str, *, now_s: float) -> None:
-        """Handle that the chunk's rows cannot be read by any attempt. An attempt that is over was answered before."""
+        """Handle that no attempt can read the chunk's rows. An attempt that is over was answered before."""
         split = self._hand_off.void(chunk, now_s=now_s)
         if split is None:
             return
@@ -388,7 +391,7 @@ class LogReader:
             self._refuse_chunk(split, OpeningRefused(reason, Fate.NEXT_MANIFEST, gives_up=True), now_s=now_s)
 
     def _refuse_chunk(self, split: SnapshotSplit, refused: OpeningRefused, *, now_s: float) -> None:
-        """The attempt at the chunk is over; a table that is given up is parked."""
+        """End the attempt at the chunk. If the table is given up, park it."""
         self._send_event(ChunkVoided(split.chunk_id, refused.reason, refused.fate))
         if refused.gives_up:
             why = ParkingCause(refused.reason, self._cursor.position, self._cursor.event_ms or 0)
@@ -400,7 +403,7 @@ class LogReader:
         for update in change.updates:
             self._changes.apply(update, now_s=now_s)
         for rows in change.truncations:
-            # No chunk decides about rows that the schema change itself removed.
+            # Rows that the schema change itself removed are not judged by chunks.
             self._hand_off.truncate(rows.table)
             self._epoch.collect(rows)
         self._cursor.move(change.log_position, in_transaction=change.in_transaction)

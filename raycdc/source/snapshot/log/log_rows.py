@@ -1,8 +1,10 @@
-"""Rows of a log with their positions, and the operations of the hand-off on them. Pure.
+"""Rows of a log with their positions, and the operations of the hand-off on them.
 
-Held rows of one open chunk are here, too: the newest in memory, older ones in the spool. How long a chunk is open
-depends on the server, and how much is written meanwhile on its users, so memory must be bounded. If all chunks together
-exceed the limit (`HandOff`), the largest one is written to disk.
+Pure.
+
+The module also has the held rows of an open chunk: the newest in memory, older ones in the spool. The time for which a
+chunk is open depends on the server, and the number of rows in that time depends on users, so memory must be bounded. If
+all chunks together exceed the limit (`HandOff`), the largest one is written to disk.
 """
 
 from __future__ import annotations
@@ -31,12 +33,15 @@ class LogRows:
 
 
 def removes(rows: LogRows) -> bool:
-    """Return True if a row left its chunk or gave up its key; updates that do are deletes here."""
+    """Return True if a row left its chunk or its key is gone.
+
+    In such rows, an update is already split into a delete and an insert.
+    """
     return bool((rows.batch.column("_op").to_numpy(zero_copy_only=False) == RowKind.DELETE).any())
 
 
 def key_values(batch: pa.RecordBatch, key: ChunkKey) -> pa.Array:
-    """The column of a chunk key; a struct of them where it has several."""
+    """Return the column of a chunk key, or a struct of its columns if it has several."""
     if isinstance(key, str):
         return batch.column(key)
     return pa.StructArray.from_arrays([batch.column(name) for name in key], names=list(key))
@@ -52,12 +57,12 @@ def take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
 
 
 def up_to(held: Iterable[LogRows], high: int) -> Iterator[LogRows]:
-    """Held rows at or before `high`."""
+    """Yield the held rows at or before `high`."""
     return (part for rows in held if (part := take(rows, rows.ordinals <= high)) is not None)
 
 
 def behind(held: Iterable[LogRows], high: int) -> Iterator[LogRows]:
-    """Held rows after `high`."""
+    """Yield the held rows after `high`."""
     return (part for rows in held if (part := take(rows, rows.ordinals > high)) is not None)
 
 
@@ -83,7 +88,7 @@ def split_moves(batch: pa.RecordBatch, codes: np.ndarray, key: Sequence[str]) ->
 
 
 class SpilledRows(Protocol):
-    """Rows that were put down; they come back in their order, as often as wanted, a batch at a time."""
+    """Rows on disk. They can be iterated in their order several times, a batch at a time."""
 
     def __iter__(self) -> Iterator[LogRows]: ...
 
@@ -91,12 +96,14 @@ class SpilledRows(Protocol):
         """Delete the rows, which are not needed any more. Harmless when repeated."""
 
 
-#: Puts rows down.
+#: Writes rows to disk.
 Spill = Callable[[Sequence[LogRows]], SpilledRows]
 
 
 class HeldRows:
-    """The held rows in log order: those recalled when the chunk was opened, those on disk, and the newest."""
+    """The held rows of a chunk in log order: those recalled when the chunk was opened, those on disk, and
+    the newest.
+    """
 
     def __init__(self) -> None:
         self.recalled: list[LogRows] = []
@@ -112,7 +119,7 @@ class HeldRows:
         return itertools.chain(self.recalled, itertools.chain.from_iterable(self.spilled), self.newest)
 
     def recall(self, rows: LogRows) -> None:
-        """Something dropped before the chunk was opened; before anything is held."""
+        """Add rows that were dropped before the chunk was opened. Called before anything is held."""
         self.recalled.append(rows)
         self.bytes += rows.batch.nbytes
 
@@ -125,7 +132,10 @@ class HeldRows:
         return bool(self.newest)
 
     def spill(self, put_down: Spill) -> None:
-        """Put the newest down. Recalled rows stay, because the ring, which has them, too, is in memory."""
+        """Write the newest rows to disk.
+
+        Recalled rows stay in memory, because the ring that also has them is in memory.
+        """
         self.spilled.append(put_down(self.newest))
         self.bytes -= sum(rows.batch.nbytes for rows in self.newest)
         self.newest = []

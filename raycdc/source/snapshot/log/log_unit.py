@@ -1,6 +1,6 @@
-"""The units of a log: rows, and the changes of tables. A connector's `LogSource` gives them.
+"""The units of a log: rows, and changes of tables.
 
-A unit is one of four, and `LogUnit` is their union:
+A connector's `LogSource` returns them. There are four kinds of units, and `LogUnit` is their union:
 
 | unit | meaning |
 |---|---|
@@ -9,7 +9,7 @@ A unit is one of four, and `LogUnit` is their union:
 | `SchemaChange` | changes of tables, with the resulting truncations |
 | `LogProgress` | a new position of the log, without rows or changes |
 
-A change of a table is one of four, too, and `SchemaUpdate` is their union:
+There are four kinds of changes of a table, and `SchemaUpdate` is their union:
 
 | update | meaning |
 |---|---|
@@ -33,7 +33,7 @@ from raycdc.source.tables.table_life import ParkingCause, SnapshotState
 from raycdc.state.missing import MissingRow
 from raycdc.state.opaque import LogNotes, Position
 
-#: An ordinal after every position of a log.
+#: An ordinal that is after every position of a log.
 NOWHERE = 1 << 64
 
 
@@ -61,7 +61,7 @@ class DropTableUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ParkTableUpdate:
-    """The table is parked for this reason; none of its rows follow."""
+    """The table is parked for this reason. No rows of it follow."""
 
     table: TableId
     parking: ParkingCause
@@ -143,17 +143,19 @@ class LogTransactions:
 
     @property
     def end(self) -> int:
-        """The last place that the unit says anything of."""
+        """Return the last position that the unit covers."""
         return _last(self.log_position.ordinal, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A statement, or what else changes tables; an epoch begins with it.
+    """A statement, or another change of tables.
+
+    An epoch begins with it.
 
     `truncations` are rows that follow the `updates`, because the change itself removed rows. A statement that is
     `in_transaction` begins a transaction whose rows follow (a table that is created with its rows). Its `log_position`
-    is before that, so it says itself where it is in the log's total order: by `at`, or by its truncations.
+    is before that transaction, so its own ordinal is given by `at`, or by its truncations.
     """
 
     log_position: LogPosition
@@ -168,7 +170,7 @@ class SchemaChange:
 
     @property
     def end(self) -> int:
-        """The last place that the unit says anything of."""
+        """Return the last position that the unit covers."""
         return max(_last(self.log_position.ordinal, self.truncations), self.at or 0)
 
 
@@ -180,16 +182,17 @@ class LogProgress:
 
     @property
     def end(self) -> int:
-        """The unit's own place."""
+        """Return the unit's own position."""
         return self.log_position.ordinal
 
 
-#: A run of the log. A connector gives one after the other, and the log reader acts on each (`snapshot.log_reader`).
+#: A unit of the log. A connector returns one after the other, and the log reader handles each
+#: (`snapshot.log.log_reader`).
 LogUnit = TransactionPart | LogTransactions | SchemaChange | LogProgress
 
 
 def rows_of(unit: LogUnit) -> tuple[LogRows, ...]:
-    """All rows that the unit brings, truncations included."""
+    """Return all rows of the unit, including truncations."""
     match unit:
         case TransactionPart(rows=rows) | LogTransactions(rows=rows) | SchemaChange(truncations=rows):
             return rows
@@ -276,6 +279,9 @@ class LogSource(Protocol):
 
     @property
     def seen_ms(self) -> int | None:
-        """The wall time up to which the log was seen: all that it had then was given to `poll`. None: not known yet."""
+        """Return the wall time up to which the log was seen: `poll` has returned everything that the log had then.
+
+        None: not known yet.
+        """
 
     def close(self) -> None: ...

@@ -22,7 +22,7 @@ from raycdc.state.opaque import SealedSplit
 
 
 class EpochTables:
-    """The tables that the open epoch names, with the schema changes that it begins with.
+    """The tables that the open epoch names, with the schema changes at its beginning.
 
     `documents` are all schemas by fingerprint; those known at the start count as reported.
     """
@@ -30,7 +30,7 @@ class EpochTables:
     def __init__(self, table_states: TableStates, documents: Mapping[str, SchemaDocument]) -> None:
         self._table_states = table_states
         self.documents = dict(documents)
-        #: Tables that the open epoch names, and the schema of their rows in it.
+        #: The tables that the open epoch names, each with the schema of its rows in the epoch.
         self._affected: dict[TableId, str] = {}
         self._unreported: dict[str, SchemaDocument] = {}
         self._changes: dict[TableId, list[SchemaChangeEvent]] = {}
@@ -40,23 +40,23 @@ class EpochTables:
         return table in self._affected
 
     def document(self, table: TableId) -> SchemaDocument:
-        """The schema in force."""
+        """Return the schema of the table that is in force."""
         return self.documents[self._schema_of(table)]
 
     def know(self, fingerprint: str, document: SchemaDocument) -> None:
-        """A schema is in force from here on: the next report has it, unless one before had."""
+        """Note that a schema is in force from now on. The next report has it, unless an earlier report had it."""
         if fingerprint not in self.documents:
             self._unreported[fingerprint] = document
         self.documents[fingerprint] = document
 
     def touch(self, table: TableId) -> None:
-        """The open epoch has something of the table; a table's first epoch carries its CreateTableEvent."""
+        """Name the table in the open epoch. A table's first epoch carries its CreateTableEvent."""
         if not is_announced(self._table_states[table]) and table not in self._changes:
             self._changes[table] = [CreateTableEvent(table, self.document(table).schema, comment=None)]
         self._affected[table] = self._schema_of(table)
 
     def note_changes(self, table: TableId, changes: Iterable[SchemaChangeEvent]) -> None:
-        """Schema changes that the open epoch begins with."""
+        """Add schema changes to the beginning of the open epoch."""
         self._changes.setdefault(table, []).extend(changes)
 
     def has_changes(self) -> bool:
@@ -95,13 +95,14 @@ class EpochTables:
         return state.schema
 
 
-#: Missing rows of an epoch, which its manifest names one by one; about, as a unit may have some.
+#: The number of missing rows of an epoch that its manifest names one by one. It is a soft limit, because a unit may
+#: have several.
 _MISSING_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """The log's part of `EpochSealed`; `sealed` is its state, or the changes of it since the last cut."""
+    """The log's part of `EpochSealed`. `sealed` is the state of the log, or its changes since the last cut."""
 
     tables: Mapping[str, TableEpoch] = field(default_factory=dict)
     schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
@@ -114,7 +115,7 @@ class LogReport:
 class OpenEpoch:
     """Rows, published chunks and schema changes since the last cut.
 
-    Invariant: `changed` is True from the first of them on, so an epoch that says something is never passed over.
+    Invariant: `changed` is True from the first of them on, so an epoch with content is never skipped.
     """
 
     def __init__(
@@ -144,16 +145,16 @@ class OpenEpoch:
 
     @property
     def missing(self) -> MissingState:
-        """The rows that the source could not give, of this epoch and before."""
+        """Return the rows that the source could not deliver, in this epoch and before."""
         return self._missing.state()
 
     def touch(self, table: TableId) -> None:
-        """The epoch has something of the table."""
+        """Name the table in the epoch."""
         self.tables.touch(table)
         self.changed = True
 
     def collect(self, rows: LogRows | None) -> None:
-        """Rows of the log go out, if there are any."""
+        """Emit rows of the log, if there are any."""
         if rows is None:
             return
         state = self._table_states[rows.table]
@@ -177,12 +178,12 @@ class OpenEpoch:
         self._finished.append(split.split_id)
 
     def write_delta(self, split: SnapshotSplit, delta: Iterable[LogRows]) -> tuple[Segment, ...]:
-        """Segments of no epoch for the reader of a chunk, who folds them into it."""
+        """Write held rows as segments of no epoch, for the reader of a chunk, which folds them."""
         fingerprint = self.tables.document(split.table).fingerprint
         return self._output.write_delta(delta, fingerprint=fingerprint, split_id=split.split_id)
 
     def note_missing(self, rows: Sequence[MissingRow]) -> None:
-        """The source cannot give these."""
+        """Record rows that the source could not deliver."""
         self._missing.add(rows)
         self.changed = True
 

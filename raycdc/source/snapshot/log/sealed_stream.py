@@ -29,7 +29,7 @@ class SealedStream:
 
     def __init__(self, table_states: TableStates) -> None:
         self._table_states = table_states
-        #: The field of the state in which each table was sealed last; None before the first cut.
+        #: The field of the state that had each table at the last seal; None before the first cut.
         self._fields: dict[str, str] | None = None
         self._location: Mapping[str, Json] = {}
 
@@ -39,7 +39,7 @@ class SealedStream:
         return self._fields is None
 
     def whole(self, state: StreamState) -> SealedSplit:
-        """The state, at the first cut alone."""
+        """Return the complete `state` in written form, for the first cut."""
         self._table_states.changed.take_changed()
         followed, parked = map(str, state.followed), map(str, (*state.parked, *state.catching_up))
         self._fields = {**dict.fromkeys(followed, TABLES), **dict.fromkeys(parked, PARKED)}
@@ -86,10 +86,11 @@ class LogCursor:
 
     def __init__(self, state: StreamState) -> None:
         self.position, self.ordinal = state.position, state.ordinal
-        #: The source's own notes, passed through; states that were written before there was any have none.
+        #: The source's own notes, which are only passed through. States that were written before notes existed have
+        #: none.
         self.notes = state.notes
         self.in_transaction = False
-        #: The commit times of the last event, and of the last event after which no transaction was open.
+        #: The commit time of the last event, and that of the last event after which no transaction was open.
         self.event_ms: int | None = None
         self.watermark_ms: int | None = None
         #: True if the position has changed since the last cut.
@@ -99,7 +100,7 @@ class LogCursor:
         return f"LogCursor({self.ordinal}, in_transaction={self.in_transaction})"
 
     def move(self, position: LogPosition, *, in_transaction: bool) -> None:
-        """A unit was passed on, and left a transaction open or not."""
+        """Move to the position after a unit. `in_transaction`: the unit left a transaction open."""
         self.in_transaction = in_transaction
         self.moved = self.moved or position.ordinal != self.ordinal
         self.position, self.ordinal = position.position, position.ordinal

@@ -35,11 +35,11 @@ from raycdc.state.manifests.patch import Patch
 from raycdc.state.missing import MissingState
 from raycdc.state.opaque import NO_NOTES, LogNotes, Position, SealedSplit
 
-#: The fields of a state that have its tables.
+#: The fields of a state that contain its tables.
 TABLES = "tables"
 PARKED = "parked"
 
-#: Version of the stream split's state, and that of one with a table that is read as of one place.
+#: The version of a stream split's state, and that of a state with a table that is read as of one position.
 STATE_VERSION = 1
 AS_OF_VERSION = 2
 
@@ -65,7 +65,7 @@ class StreamState:
         return self.followed.get(table) or self.parked.get(table) or self.catching_up.get(table) or Unknown()
 
     def named(self, name: str) -> TableState:
-        """Return the table with the name `name`; `Unknown` also for an invalid name."""
+        """Return the state of the table called `name`; `Unknown` also for an invalid name."""
         try:
             return self[TableId.parse(name)]
         except ValueError:
@@ -73,24 +73,27 @@ class StreamState:
 
     @property
     def names(self) -> list[str]:
-        """All tables."""
+        """Return the names of all tables, sorted."""
         return sorted(map(str, self.tables))
 
     @property
     def tables(self) -> tuple[TableId, ...]:
-        """All tables, whatever is known of them."""
+        """Return all tables, in whatever state."""
         return (*self.followed, *self.parked, *self.catching_up)
 
     def park(self, table: TableId, parking: ParkingCause, *, number: int, announced: bool = False) -> StreamState:
         """Return the state with the table parked as incarnation `number`.
 
-        `announced`: an epoch announced it in any case.
+        `announced`: the targets know the table, even if its state does not say so.
         """
         parked = parked_from(self[table], parking, incarnation=number, announced=announced)
         return self._parked(table, parked, number)
 
     def pause(self, table: TableId, parking: ParkingCause, *, number: int) -> StreamState:
-        """The state with the table paused as the beginning `number`: where all its chunks are out, it can go on."""
+        """Return the state with the table paused as incarnation `number`.
+
+        If all its chunks are published, it can continue later from its position.
+        """
         match self[table]:
             case CatchingUp(position=position, left=left, gone=False):
                 parking = replace(parking, position=position)
@@ -106,7 +109,7 @@ class StreamState:
         return self._parked(table, paused, number)
 
     def catch_up(self, table: TableId, *, number: int) -> StreamState:
-        """The state with the paused table going on from where it was left, which `number` counts."""
+        """Return the state in which the paused table continues from its position. `number` counts this change."""
         state = resumed(self.parked[table])
         parked = {name: parked for name, parked in self.parked.items() if name != table}
         return replace(
@@ -146,16 +149,16 @@ class StreamState:
         )
 
     def only(self, tables: Iterable[TableId]) -> StreamState:
-        """The state as if no others were followed."""
+        """Return the state as if only these tables were followed."""
         return replace(self, followed={table: self.followed[table] for table in tables if table in self.followed})
 
     @classmethod
     def of(cls, state: SealedSplit) -> StreamState:
-        """The state of the stream split, as manifests and messages have it."""
+        """Return the state of the stream split from its form in manifests and messages."""
         return cls.from_json(state.to_json())
 
     def sealed(self) -> SealedSplit:
-        """Return the inverse of `of`."""
+        """Return return the inverse of `of`."""
         return SealedSplit.from_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
@@ -171,7 +174,7 @@ class StreamState:
         }
 
     def position_json(self, *, as_of: bool) -> Mapping[str, Json]:
-        """`to_json` without the tables, of which some are read `as_of` one place."""
+        """Return `to_json` without the tables. `as_of`: some of them are read as of one position."""
         return {
             "version": AS_OF_VERSION if as_of else STATE_VERSION,
             "position": self.position.to_json(),

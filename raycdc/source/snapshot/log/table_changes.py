@@ -29,7 +29,7 @@ from raycdc.source.tables.table_life import Parked, ParkingCause, TableStates, U
 
 
 class TableChanges:
-    """Makes each change of a table. Without `parks`, a table that would be parked ends the run instead."""
+    """Applies changes of tables. Without `parks`, a table that would be parked ends the run instead."""
 
     def __init__(
         self,
@@ -65,7 +65,9 @@ class TableChanges:
                 if was_followed:
                     self._epoch.note_changes(table, changes)
             case AlterTableUpdate(table) if isinstance(self._table_states[table], Parked):
-                return  # No row of a parked table passes before its resnapshot, which brings its present schema.
+                # A parked table takes no change of its schema: its resnapshot brings its present schema before any row
+                # passes.
+                return
             case AlterTableUpdate(table, changes, document):
                 self._epoch.tables.know(update.fingerprint, document)
                 if isinstance(self._table_states[table], Unknown):
@@ -78,12 +80,12 @@ class TableChanges:
                 assert_never(update)
 
     def refuse(self, refusal: Refusal, *, now_s: float) -> None:
-        """The table's target refused an epoch: the table is parked here, unless that was done before."""
+        """Park the table here, because its target refused an epoch. Does nothing if that was already done."""
         if refusal.acts_on(self._table_states[refusal.table]):
             self._park_here(refusal.table, refusal.parking, now_s=now_s, refused=True)
 
     def give_up(self, table: TableId, parking: ParkingCause, *, now_s: float) -> None:
-        """The table cannot be read: it is parked here, between two transactions, and the log is not to know it."""
+        """Park the table here, between two transactions, because it cannot be read. The log itself is not notified."""
         self._check_parking(table, parking)
         self._park_here(table, parking, now_s=now_s)
 
@@ -111,14 +113,15 @@ class TableChanges:
     def _park(self, table: TableId, parking: ParkingCause, *, refused: bool = False) -> None:
         """Park the table, and drop its chunks."""
         self._hand_off.drop_table(table)
-        # A table that the open epoch announces has a target once the epoch is sealed together with this. A table whose
-        # target `refused` an epoch was announced by that epoch, even if it was dropped since.
+        # A table that the open epoch announces has a target once this epoch is sealed. A table whose target `refused`
+        # an epoch was announced by that epoch, even if it was dropped since.
         self._table_states.parked(table, parking, announced=refused or table in self._epoch.tables)
         self._epoch.changed = True
 
     def _resnapshot(self, update: BeginTableUpdate) -> None:
-        """All chunks are unopened, and the target empty: the truncations of the schema change say so. A table that has
-        no chunk is live at once: no cut may lie before that, because chunks of it would be planned.
+        """Make all chunks of the table unopened, and its target empty (by the truncations of the schema change).
+
+        A table without chunks becomes live immediately, because a cut before that would cause chunks to be planned.
         """
         table, document, snapshot = update.table, update.document, update.snapshot
         # A table without changes was only awaited: it is followed from its creation in the log.
@@ -129,8 +132,8 @@ class TableChanges:
         self._table_states.resnapshot(table, update.fingerprint, snapshot)
         self._key_order.use(table, snapshot.key, document)
         self._hand_off.add_table(table, primary_key=document.primary_key)
-        # This includes a table that is new here: an earlier table of its name may have been dropped, and its target
-        # still exists, with columns that can only be replaced after it was emptied.
+        # This includes a table that is new here: an earlier table of its name may have been dropped, and its target may
+        # still exist, with columns that can be replaced only after it was emptied.
         if update.changes:
             self._epoch.tables.note_changes(table, update.changes)
         self._epoch.touch(table)

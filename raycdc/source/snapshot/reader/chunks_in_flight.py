@@ -32,7 +32,7 @@ from raycdc.source.snapshot.chunk_events import (
 )
 from raycdc.source.split import ChunkId, SnapshotSplit
 
-#: Chunks that a reader opens while others are read, so that the handshake overlaps the SELECT.
+#: The number of chunks that a reader has opened while others are read, so that the handshake overlaps the SELECT.
 CHUNKS_AHEAD = 1
 
 
@@ -79,7 +79,7 @@ class ChunksInFlight:
             self._source.close()
 
     def ask_for_more(self) -> None:
-        """Ask for as many as there is room for. Not called while it is known that there are none."""
+        """Request as many chunks as there is room for. Not called while it is known that there are no more."""
         while self._requested + len(self._chunks) < self._most:
             self._requested += 1
             self._send(RequestSplit())
@@ -89,19 +89,19 @@ class ChunksInFlight:
         self._requested = 0
 
     def add(self, split: SnapshotSplit) -> None:
-        """A chunk was given to this reader, in answer to a request or not."""
+        """Take a chunk that was given to this reader, with or without a request."""
         self._requested = max(0, self._requested - 1)
         self._chunks[split.split_id] = _ReadingChunk(split)
         self._event(OpenChunkRequest(split))
 
     def remove(self, split_id: str) -> None:
-        """The chunk is this reader's no more, if it was."""
+        """Remove the chunk, if this reader has it."""
         chunk = self._chunks.pop(split_id, None)
         if chunk is not None:
             self._discard(chunk)
 
     def on_event(self, event: ChunkReaderEvent) -> bool:
-        """An event for the reader of chunks. Whether a chunk is done, which makes room."""
+        """Handle an event for the reader of chunks. Returns True if a chunk is done, which makes room for another."""
         match event:
             case ChunkOpened(chunk_id, opened_at, document):
                 chunk = self._chunk(chunk_id)
@@ -130,7 +130,7 @@ class ChunksInFlight:
         return False
 
     def poll(self) -> bool:
-        """Take a finished read or fold, and tell the log reader. False when there is none now."""
+        """Take a finished read or fold, and report it to the log reader. Returns False if there is none now."""
         read = self._source.poll() if self._source is not None else None
         if read is None:
             return False
@@ -154,12 +154,14 @@ class ChunksInFlight:
         return True
 
     def _chunk(self, chunk_id: ChunkId) -> _ReadingChunk | None:
-        """The chunk an event is about, if this reader still works at that very attempt."""
+        """Return the chunk that an event is about, if this reader still works at the same attempt."""
         chunk = self._chunks.get(chunk_id.split_id)
         return chunk if chunk is not None and chunk.split.chunk_id == chunk_id else None
 
     def _discard(self, chunk: _ReadingChunk) -> None:
-        if chunk.read is not None and not chunk.folding:  # A fold reads these now, and deletes them itself.
+        if (
+            chunk.read is not None and not chunk.folding
+        ):  # The fold in progress reads these segments, and deletes them itself.
             self._io().discard(chunk.read.segments)
 
     def _io(self) -> ChunkSource:

@@ -34,11 +34,13 @@ from raycdc.state.opaque import LogNotes, SealedSplit
 
 
 class ReaderDialect(Protocol):
-    """The connector's side of its readers. Opening may not block; errors surface through ``poll``."""
+    """The connector's side of its readers. Opening must not block; its errors are raised by ``poll``."""
 
     @property
     def ring_s(self) -> float:
-        """Seconds of dropped rows to remember as the server cannot say when they become visible; 0 if it can."""
+        """Return for how many seconds dropped rows are remembered, because the server cannot say when they become
+        visible; 0 if it can.
+        """
 
     @property
     def resnapshots_lost(self) -> bool:
@@ -47,7 +49,7 @@ class ReaderDialect(Protocol):
     def open_log(self, split: StreamSplit) -> LogSource: ...
 
     def open_catch_up(self, split: StreamSplit) -> LogSource:
-        """The log a second time while it is open. Raises `SourceError` if that cannot be."""
+        """Open the log a second time while it is open. Raises `SourceError` if that is not possible."""
 
     def open_chunks(self) -> ChunkSource: ...
 
@@ -57,11 +59,11 @@ class ReaderDialect(Protocol):
         """Raise `ConfigError` if a followed table would be read in another way than its written rows were."""
 
     def is_complete(self, notes: LogNotes, up_to: int) -> bool:
-        """Return True if the log's notes have nothing pending before their position and up to that ordinal."""
+        """Return True if the log's notes have nothing pending before their position and up to the given ordinal."""
 
 
 class IncrementalReader(SourceReaderBase):
-    """See the module's docstring."""
+    """The reader of incremental snapshots; see the module's docstring."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class IncrementalReader(SourceReaderBase):
         held_bytes_max: int | None = None,
         retry_policy: RetryPolicy = POLICY,
     ) -> None:
-        """`chunks_at_once` chunks are read concurrently; for `held_bytes_max` see `LogReader`.
+        """Make a reader that reads `chunks_at_once` chunks concurrently; for `held_bytes_max` see `LogReaderSettings`.
 
         A catch-up stream that fails alone is retried with `retry_policy`.
         """
@@ -82,7 +84,7 @@ class IncrementalReader(SourceReaderBase):
         self._chunks = ChunksInFlight(dialect.open_chunks, send=context.send, at_once=chunks_at_once)
         self._log_source: LogSource | None = None
         self._log: LogReader | None = None
-        #: The log from an older place on, for tables that are caught up; None if this reader has no log.
+        #: The log from an earlier position on, for tables that are caught up; None if this reader has no log.
         self._catch_up: CatchUpStream | None = None
         self._fetched_lag_ms: int | None = None
 
@@ -100,7 +102,7 @@ class IncrementalReader(SourceReaderBase):
         if self._log is None:
             return ReaderMetrics(waits=self._chunks.waits)
         log = self._log.metrics()
-        # The log is seen up to the commit of its last event, or further where it said that it has nothing else.
+        # The log was seen up to the commit of its last event, or further if it had no other events.
         times = [log.seen_ms, None if self._log_source is None else self._log_source.seen_ms]
         seen_ms = max((time_ms for time_ms in times if time_ms is not None), default=None)
         log = replace(log, fetch_lag_ms=self._fetched_lag_ms, seen_ms=seen_ms)
@@ -160,7 +162,9 @@ class IncrementalReader(SourceReaderBase):
 
     def handle_source_event(self, event: SourceEvent) -> None:
         if isinstance(event, LogEvent):
-            if self._log is not None:  # Otherwise the event was meant for a log reader that this process no longer is.
+            if (
+                self._log is not None
+            ):  # If there is no log, the event was meant for a log reader that this process no longer is.
                 self._log.on_event(event, now_s=self.context.now_s())
         elif isinstance(event, DiscardSegments):
             self.context.output.discard(event.segments)
@@ -227,23 +231,23 @@ class IncrementalReader(SourceReaderBase):
             resnapshots_lost=self._dialect.resnapshots_lost,
         )
         self._open(self._log, self._catch_up)
-        # `NoMoreSplits` may have come before; but the reader of the log stays, and may be the only one.
+        # `NoMoreSplits` may have come before. The reader of the log stays, and may be the only reader.
         self._expect_more()
         self._ask_for_chunks()
 
     def _open(self, log: LogReader, catch_up: CatchUpStream) -> None:
-        """Open the log at its state's position, and a catch-up stream at the position of the tables to catch up."""
+        """Open the log at the position of its state, and a catch-up stream at the position of tables to catch up."""
         split, catch_up_split = log.catch_up.splits(log.state())
         self._log_source = self._dialect.open_log(split)
         catch_up.open(catch_up_split)
 
     def _open_catch_up(self, split: StreamSplit) -> LogSource:
-        # Keys of its tables are compared with nothing.
+        # Keys of tables in the catch-up stream are compared with nothing.
         self._dialect.require_as_begun(split)
         return self._dialect.open_catch_up(split)
 
     def _reopen(self, log: LogReader, catch_up: CatchUpStream) -> None:
-        """Open the log again, as after a restart from the state that was just sealed."""
+        """Open the log again, as after a restart, from the state that was just sealed."""
         if self._log_source is not None:
             self._log_source.close()
         catch_up.close()

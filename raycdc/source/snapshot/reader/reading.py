@@ -15,7 +15,9 @@ from raycdc.source.split import OpenedAt, SnapshotSplit
 
 @dataclass(frozen=True, slots=True)
 class HighWatermark:
-    """An upper bound, as an ordinal, of the rows that a chunk's SELECT saw; `exact`: all rows up to it.
+    """The upper bound H, an ordinal, of the rows that a chunk's SELECT saw.
+
+    `exact`: it saw all rows up to H.
 
     Ordinals must therefore order everything that one SELECT can see: no row that it saw may come later in the log with
     an ordinal above H, because that row would be delivered twice. A sum of the positions of several tables is no such
@@ -24,7 +26,7 @@ class HighWatermark:
     exactly the ordinal of that position.
 
     `log_end` bounds which tables the SELECT may have seen under the chunk's name: the log's end, asked for after the
-    SELECT, or H itself where nothing can take the name between the place of H and the SELECT.
+    SELECT, or H itself if no other table can take the name between the position of H and the SELECT.
     """
 
     ordinal: int
@@ -33,13 +35,16 @@ class HighWatermark:
 
 
 class BlockingLog(Protocol):
-    """A connector's blocking reader of one log, from where its stream split says. Used by one thread, but `wake_up`."""
+    """A connector's blocking reader of one log, from the position of its stream split.
+
+    Except for `wake_up`, one thread calls it.
+    """
 
     def fetch(self) -> LogUnit | None:
-        """Block until something arrived, or for a moment. Raises what ends the reader.
+        """Return the next units; block until something arrives, or for a moment.
 
-        None says that the log had nothing else: it counts as seen up to now, so a server that is silent for longer than
-        it should be is waited for.
+        Raises errors that end the reader. ¶None means that the log had nothing else, and counts as seen up to now. If a
+        server is silent for longer than it should be, wait instead of returning None.
         """
 
     def wake_up(self) -> None:

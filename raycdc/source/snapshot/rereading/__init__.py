@@ -1,1 +1,1 @@
-"""Rows that are read once more: backfills, and tables that catch up after a pause."""
+"""Rows that are read a second time: backfills, and tables that catch up after a pause."""

@@ -8,7 +8,7 @@ nothing is held. Folding is therefore not possible. Instead the log reader *reme
 |---|---|
 | is in the log after O, in an epoch that is cut | is left out: it may be older than the target's |
 | is in the log of the open epoch | is emitted: in an epoch, rows of chunks precede those of the log, which win |
-| is any other | is emitted: it did not change between O and this epoch, and later changes follow it |
+| is in neither | is emitted: it did not change between O and this epoch, and later changes follow it |
 
 Publishing a chunk, at any time and any number of times, therefore leaves the target as the log alone would have left
 it, but with wrong rows corrected. This is the whole exactly-once argument: a chunk may be read twice, so only the
@@ -97,9 +97,9 @@ class Backfill(JsonObject):
 
 @dataclass(slots=True)
 class _Running:
-    """A backfill, with the part of its progress that is in no manifest.
+    """A running backfill, with the part of its progress that is in no manifest.
 
-    Chunks before the index `offered` were assigned; `asked` says if planning is in progress.
+    Chunks before the index `offered` were assigned; `asked` is True while planning is in progress.
     """
 
     backfill: Backfill
@@ -108,22 +108,22 @@ class _Running:
 
     @property
     def waiting(self) -> SnapshotSplit | None:
-        """The first of its chunks that was not given out."""
+        """Return the first chunk that was not assigned yet."""
         return next((split for split in self.backfill.queue if split.index >= self.offered), None)
 
 
 @dataclass(slots=True)
 class Backfills:
-    """The backfills of an enumerator. Plain; owned by it. `on_planned` hears that there is more to give out."""
+    """The backfills of an enumerator, which owns them. `on_planned` is called when chunks were planned."""
 
     context: SplitEnumeratorContext
     dialect: EnumeratorDialect
     on_planned: Callable[[], None]
     #: Called when no chunk of a table can be planned because it is locked.
     on_locked: Callable[[TableId], None] = lambda _: None
-    #: Called with the progress of a table's backfill; None if none goes on any more.
+    #: Called with the progress of a table's backfill; None if it has no running backfill any more.
     on_progress: Callable[[TableId, BackfillProgress | None], None] = lambda *_: None
-    #: Something ended that no manifest says.
+    #: True if a backfill ended and no manifest says so yet.
     has_changes: bool = False
     _all: dict[str, _Running] = field(default_factory=dict)
 
@@ -131,9 +131,11 @@ class Backfills:
         return f"Backfills({[each.backfill.request.backfill for each in self._going()]})"
 
     def restore(self, sealed: Sequence[Backfill], asked: Mapping[str, RowsRequest]) -> list[RowsRequest]:
-        """Go on with `sealed` and `asked` backfills. Returns the new ones, for `begin`.
+        """Go on with `sealed` and `asked` backfills.
 
-        A finished one that is not requested any more is forgotten; one that is refused by now is over.
+        Returns the new ones, for `begin`.
+
+        A finished backfill that is not requested any more is forgotten. A backfill that is refused by now is over.
         """
         for each in sealed:
             command = each.request.backfill
@@ -147,8 +149,11 @@ class Backfills:
     def begin(
         self, new: Iterable[RowsRequest], state: StreamState, document: Callable[[str], SchemaDocument]
     ) -> Mapping[TableId, Followed]:
-        """Begin the `new` ones; those of tables that are not followed in the log's `state` are over at once. Returns
-        the tables of the others.
+        """Begin the `new` backfills.
+
+        If a table is not followed in the log's `state`, its backfill is over immediately.
+
+        Returns the tables of the others.
         """
         for request in new:
             followed = state.followed.get(request.table)
@@ -176,7 +181,7 @@ class Backfills:
         return [each.backfill.request.table for each in self._going()]
 
     def next_of(self, table: TableId) -> SnapshotSplit | None:
-        """The next chunk of the table, to be given to a reader; None if none is planned, or all are given out."""
+        """Return the next chunk of the table to be assigned; None if none is planned, or all are assigned."""
         each = next((each for each in self._going() if each.backfill.request.table == table), None)
         if each is None:
             return None
@@ -197,7 +202,7 @@ class Backfills:
         return None
 
     def finished(self, split: SnapshotSplit, segments: Sequence[Segment]) -> None:
-        """A chunk is in a sealed manifest."""
+        """Note that a chunk is in a sealed manifest."""
         each = self._of(split)
         if each is None:
             return
@@ -209,7 +214,7 @@ class Backfills:
             self._end(each, "")
 
     def refused(self, split: SnapshotSplit, reason: str) -> None:
-        """The log reader, or the server, takes no chunk of it."""
+        """End the chunk's backfill, because the log reader or the server refused the chunk."""
         each = self._of(split)
         if each is not None:
             self._end(each, reason)
@@ -232,7 +237,7 @@ class Backfills:
         self.on_progress(table, next((backfill.progress for backfill in going), None))
 
     def sealed(self) -> tuple[Backfill, ...]:
-        """Return the backfills for the manifest that is being made."""
+        """Return the backfills for the manifest that is being written."""
         self.has_changes = False
         return tuple(each.backfill for each in self._all.values())
 
@@ -245,7 +250,7 @@ class Backfills:
         elif backfill.over is None:
             request = backfill.request
             again = BackfillRows(request.backfill, request.where, order=chunks.order)
-            # No key of the log is compared with bounds of these chunks, so that any cut does.
+            # Keys of the log are not compared with bounds of these chunks, so any cut is valid.
             splits = tuple(replace(split, as_of=None, again=again) for split in chunks.splits)
             planner, document = chunks.planner, backfill.document
             each.backfill = replace(

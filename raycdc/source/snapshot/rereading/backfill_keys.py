@@ -1,6 +1,6 @@
-"""The keys that a chunk of a backfill is to delete unless its rows have them. Used while the chunk is read.
+"""Keys of rows that a chunk of a backfill deletes unless the source still has the rows.
 
-Keys of rows as a text, which commands, states and messages have: exactly as Arrow has them, of whatever type.
+In commands, states and messages, keys are a text that holds them exactly as Arrow does, for all types.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.handoff.fold import deletes
 from raycdc.source.split import SnapshotSplit
 
-#: Keys of one SELECT.
+#: The number of keys in one SELECT.
 KEYS_AT_ONCE = 500
 
 
 def text_of_keys(keys: pa.Table) -> str:
-    """The rows of `keys`, whose columns are a primary key's; empty for none."""
+    """Return the rows of `keys`, whose columns are those of a primary key, as a text; empty for no rows."""
     if not keys.num_rows:
         return ""
     sink = pa.BufferOutputStream()
@@ -33,7 +33,7 @@ def text_of_keys(keys: pa.Table) -> str:
 
 
 def lists_of_keys(keys: pa.Table) -> tuple[str, ...]:
-    """The rows of `keys` as texts of at most `KEYS_AT_ONCE` each."""
+    """Return the rows of `keys` as texts of at most `KEYS_AT_ONCE` rows each."""
     firsts = range(0, keys.num_rows, KEYS_AT_ONCE)
     return tuple(text_of_keys(keys.slice(first, KEYS_AT_ONCE)) for first in firsts)
 
@@ -48,7 +48,7 @@ def keys_of_text(text: str) -> pa.Table:
 
 
 class DeletedKeys:
-    """The keys that a chunk is to delete unless its rows have them (`raycdc.source.split.BackfillRows`)."""
+    """The keys that a chunk deletes unless its rows have them (`raycdc.source.split.BackfillRows`)."""
 
     def __init__(self, split: SnapshotSplit, document: SchemaDocument) -> None:
         named = split.again is not None and split.again.keys
@@ -56,7 +56,7 @@ class DeletedKeys:
         self._document = document
 
     def observe(self, batch: pa.RecordBatch) -> None:
-        """The chunk has these rows."""
+        """Note that the chunk has these rows."""
         if self._left is not None:
             try:
                 rows = pa.Table.from_batches([batch]).select(self._left.column_names)

@@ -1,4 +1,4 @@
-"""The request for a backfill, as the state has it until the backfill is over
+"""The request for a backfill, which the state has until the backfill is over
 (`raycdc.source.snapshot.rereading.backfill`).
 """
 
@@ -13,10 +13,10 @@ from raycdc.source.split import SnapshotSplit
 
 @dataclass(frozen=True, slots=True)
 class RowsRequest(JsonObject):
-    """A request to read rows of `table` again for the command `backfill`.
+    """A request to read rows of `table` again, made by the command `backfill`.
 
-    They are the rows that meet the predicate `where`, or those of the `parts`, chunks as the connector cuts them.
-    `refused` says why a new configuration does not allow it any more.
+    The rows are those that match the predicate `where`, or those of the `parts`, which are chunks as the connector cuts
+    them. `refused` is the reason if a new configuration does not allow the backfill any more.
     """
 
     backfill: str

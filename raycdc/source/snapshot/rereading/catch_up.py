@@ -1,21 +1,21 @@
 """Lets paused tables continue from their position, by a second reader of the log: the catch-up stream.
 
-Theory of operation. The catch-up stream begins at the position of the paused tables, with their schemas and the
-connector's notes of that position, and delivers only these tables; in the main log they are paused meanwhile. Its units
+Theory of operation. The catch-up stream begins at the position of the paused tables, with the tables' schemas and the
+connector's notes at that position, and delivers only these tables. In the main log they are paused meanwhile. Its units
 go into the open epoch like those of the log: rows as they come, a statement with the epoch that begins with it. Its
 position is sealed with every epoch, in the states of its tables (`CatchingUp`), so a crash repeats and skips nothing.
 
 The log is at M, between two transactions. A unit that ends at M or before is passed on. The first unit with rows after
 M proves that everything before M was delivered: its rows up to M are passed on, the log delivers the rest, and the
 tables *join*: they are live, the epoch ends here, and both streams are opened again from the sealed state, as after a
-restart. This is necessary because the log's reader reads ahead, and has skipped rows of these tables after M.
+restart. Reopening is necessary because the log's reader reads ahead, and has skipped rows of these tables after M.
 
 | the catch-up stream | effect |
 |---|---|
 | has a unit up to M | it is passed on |
 | has a unit without a position | the unit is empty; the next one of its transaction has the position |
 | has rows after M, or is at M itself | all tables join; one that is `gone` has ended |
-| is, or the log is, unsettled before its position | it waits until M is after its unit |
+| is not settled, or the log is not | it waits until M is after its unit |
 | parks or resnapshots a table | the others go on; both streams are opened again after the next cut |
 | reports that a table has ended | the log probes the name, because it skipped everything about a newer table of that \
 name |
@@ -76,32 +76,37 @@ from raycdc.state.opaque import LogNotes
 
 
 class RowNumbers:
-    """See the module's docstring. Owned by the reader's thread."""
+    """Renumbers rows of the log and of the catch-up stream; see the module's docstring.
+
+    Owned by the reader's thread.
+    """
 
     def __init__(self) -> None:
-        #: The number after all rows of the log.
+        #: The number after all rows of the log so far.
         self._next = 0
-        #: The offsets added to the numbers of the log's present reader and of the catch-up stream; the latter is known
-        #: at its first row of an epoch.
+        #: The offsets that are added to the numbers of the log's present reader and of the catch-up stream. The latter
+        #: is known at its first row of an epoch.
         self._log = 0
         self._catch_up_number: int | None = None
         #: The number after the open epoch's rows of the catch-up stream.
         self._behind = 0
 
     def reopen(self) -> None:
-        """Note that another reader of the log counts from here on."""
+        """Note that a new reader of the log counts from 0."""
         self._log = self._next
 
     def begin_epoch(self) -> None:
-        """The rows before are in an epoch that was cut."""
+        """Note that the previous rows are in an epoch that was cut."""
         self._catch_up_number, self._behind = None, 0
 
     def read_again(self) -> None:
-        """Note that another catch-up reader counts from here on; the open epoch has rows of the previous one."""
+        """Note that a new reader of the catch-up stream counts from 0; the open epoch may have rows of the previous
+        one.
+        """
         self._catch_up_number = None
 
     def of_log(self, unit: LogUnit) -> LogUnit:
-        """A unit of the log with its rows' numbers."""
+        """Return a unit of the log with its rows renumbered."""
         unit = _moved(unit, self._log)
         self._next = max([self._next, *(_last_number(rows) + 1 for rows in rows_of(unit))])
         return unit
@@ -145,7 +150,7 @@ def _numbered(rows: LogRows, shift: int) -> LogRows:
 class CatchUpFallback(Enum):
     """The fate of tables that cannot continue from their position."""
 
-    #: They can be resumed by command, unless an epoch has a part of a transaction after their position.
+    #: The tables can be resumed by command, unless an epoch has a part of a transaction after their position.
     RESUME = (
         "Let it go on with: raycdc tables resume CONFIG {0}; or read it anew with: raycdc tables resnapshot CONFIG {0}"
     )
@@ -154,7 +159,10 @@ class CatchUpFallback(Enum):
 
 
 class CatchUp:
-    """See the module's docstring. Owned by the log reader, whose place in the log `log` is."""
+    """The catch-up of paused tables; see the module's docstring.
+
+    Owned by the log reader, whose position in the log is `log`.
+    """
 
     def __init__(
         self,
@@ -165,18 +173,21 @@ class CatchUp:
         *,
         is_complete: Callable[[LogNotes, int], bool],
     ) -> None:
-        """`is_complete` of notes: see `raycdc.source.snapshot.reader.incremental_reader.ReaderDialect`."""
+        """Begin with the tables of the state that are to be caught up.
+
+        For `is_complete` see `raycdc.source.snapshot.reader.incremental_reader.ReaderDialect`.
+        """
         self._log, self._table_states, self._changes, self._epoch = log, table_states, changes, epoch
         self._is_complete = is_complete
         self.numbers = RowNumbers()
-        #: The tables that are read now; all were left at one place.
+        #: The tables that are read now; all of them have the same position.
         self.tables: frozenset[TableId] = frozenset()
         self._cursor: LogCursor | None = None
-        #: The unit that was not passed on yet: it waits for a cut, or for the log.
+        #: The unit that was not passed on yet. It waits for a cut, or for the log.
         self._unit: LogUnit | None = None
         #: True if tables were removed from the catch-up stream while it still reads them.
         self._is_left = False
-        #: The next epoch begins with the unit that waits.
+        #: True if the next epoch begins with the waiting unit.
         self.awaits_cut = False
         #: True if both streams are to be opened again after the next cut.
         self.reopens = False
@@ -187,7 +198,7 @@ class CatchUp:
 
     @property
     def is_over(self) -> bool:
-        """Return True if no table is to be caught up."""
+        """Return True if there is no table to catch up."""
         return not self.tables and not any(
             isinstance(self._table_states[table], CatchingUp) for table in self._table_states
         )
@@ -198,7 +209,7 @@ class CatchUp:
 
     @property
     def moved(self) -> bool:
-        """Return True if its position has changed since the last cut."""
+        """Return True if the stream's position has changed since the last cut."""
         return self._cursor is not None and self._cursor.moved
 
     @property
@@ -219,11 +230,11 @@ class CatchUp:
         return self._unit is not None
 
     def log_is_complete(self, up_to: int) -> bool:
-        """Return True if the log has nothing pending up to that ordinal."""
+        """Return True if the log has nothing pending up to the ordinal `up_to`."""
         return self._is_complete(self._log.notes, up_to)
 
     def begin(self) -> None:
-        """Read those tables next that were left earliest."""
+        """Choose the tables with the earliest position to be read next."""
         states = [
             (table, state) for table in self._table_states if isinstance(state := self._table_states[table], CatchingUp)
         ]
@@ -240,7 +251,7 @@ class CatchUp:
         self._cursor = LogCursor(StreamState(first.position, first.ordinal, notes=first.left.notes))
 
     def splits(self, state: StreamState) -> tuple[StreamSplit, StreamSplit | None]:
-        """Return the splits of the log, whose `state` is given, and of the catch-up stream, if any."""
+        """Return the split of the log, whose `state` is given, and that of the catch-up stream, if there is one."""
         documents = self._epoch.tables.documents
         log = StreamSplit(without_caught_up(state), documents)
         if self._cursor is None:
@@ -258,14 +269,20 @@ class CatchUp:
         return log, StreamSplit(beside, schemas, is_catch_up=True)
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
-        """Pass one unit, if it is before the log's place. Only when `ready`, and the log is between transactions."""
+        """Pass one unit, if it is before the log's position.
+
+        Call it only when `ready`, with the log between transactions.
+        """
         assert self._unit is None, f"{self} is given {unit}, and another one waits"
         if unit.end != NOWHERE:
             self._unit = unit
             self._pass_or_join(unit, now_s=now_s)
 
     def meet(self, *, now_s: float) -> None:
-        """Join where both readings are at the same place; the log is between two transactions, and may have moved."""
+        """Join the tables if both streams are at the same position.
+
+        The log is between two transactions, and may have moved.
+        """
         cursor = self._cursor
         if self._unit is not None and not self.wants_cut and not self._epoch.is_full:
             self._pass_or_join(self._unit, now_s=now_s)
@@ -277,7 +294,7 @@ class CatchUp:
     def leave(self) -> None:
         """Remove tables that were parked or resnapshotted.
 
-        An open transaction of the others is passed on to its end, because nothing can be sealed inside it.
+        An open transaction of the remaining tables is passed on to its end, because nothing can be sealed inside it.
         """
         staying = frozenset(table for table in self.tables if isinstance(self._table_states[table], CatchingUp))
         self._is_left = self._is_left or staying != self.tables
@@ -287,7 +304,7 @@ class CatchUp:
             self._stop()
 
     def give_up(self, reason: str, way_out: CatchUpFallback, *, now_s: float) -> None:
-        """The reading cannot go on, for a `reason` in a sentence: its tables are parked where they are."""
+        """Park the tables at their position, because the catch-up stream cannot go on. `reason` is a sentence."""
         cursor = self._cursor
         assert cursor is not None, "nothing is read"
         if way_out is CatchUpFallback.RESUME and self.in_transaction:
@@ -319,7 +336,7 @@ class CatchUp:
         self.numbers.read_again()
 
     def seal(self) -> None:
-        """The epoch is about to be cut: its place becomes that of its tables."""
+        """Store the stream's position in the states of its tables, because the epoch is about to be cut."""
         cursor = self._cursor
         if cursor is None or not cursor.moved:
             return
@@ -327,7 +344,7 @@ class CatchUp:
             self._table_states.caught_up_to(table, cursor.position, cursor.ordinal, cursor.notes)
 
     def after_cut(self, *, now_s: float) -> None:
-        """A new epoch is open, which begins with the statement that waited for it."""
+        """Begin a new epoch with the statement that waited for it, if there is one."""
         self.numbers.begin_epoch()
         if self._cursor is not None:
             self._cursor.moved = False
@@ -336,7 +353,7 @@ class CatchUp:
             self._pass_on(now_s=now_s)
 
     def _pass_or_join(self, unit: LogUnit, *, now_s: float) -> None:
-        """Handle the waiting `unit`."""
+        """Pass on the waiting `unit`, or join the tables, or let the unit wait."""
         if unit.end <= self._log.ordinal:
             self._pass_on(now_s=now_s)
             self.meet(now_s=now_s)
@@ -356,7 +373,7 @@ class CatchUp:
         assert self._unit is not None, "nothing waits"
         unit = narrowed(self._unit, self.tables.__contains__)
         if isinstance(unit, SchemaChange) and (self._epoch.changed or self._log.moved or cursor.moved):
-            # The next epoch begins with it.
+            # The next epoch begins with this change.
             self.awaits_cut = True
             return
         self._unit = None
@@ -389,7 +406,7 @@ class CatchUp:
                 assert_never(unit)
 
     def _join(self, unit: LogUnit, *, now_s: float) -> None:
-        """Join the tables: `unit` has something after the log's position."""
+        """Join the tables: `unit` has content after the log's position."""
         known = narrowed(unit, self.tables.__contains__)
         if isinstance(known, TransactionPart | LogTransactions):
             self._take(_up_to(known, self._log.ordinal), now_s=now_s)
@@ -411,7 +428,7 @@ class CatchUp:
         reach("after_join")
 
     def _stop(self) -> None:
-        """Pass nothing more on, here or in the log, before both streams are opened again."""
+        """Pass nothing more on, here or in the log, until both streams are opened again."""
         self._unit = None
         self._is_left = self.awaits_cut = False
         self.tables = frozenset(table for table in self.tables if isinstance(self._table_states[table], CatchingUp))
@@ -436,7 +453,7 @@ def _as_probe(update: SchemaUpdate) -> SchemaUpdate:
 
 
 def _up_to(unit: TransactionPart | LogTransactions, ordinal: int) -> LogUnit:
-    """The part of the unit up to that place of the log."""
+    """Return the part of the unit up to the ordinal in the log."""
     masks = [part.ordinals <= ordinal for part in unit.rows]
     rows = tuple(kept for part, mask in zip(unit.rows, masks, strict=True) if (kept := take(part, mask)) is not None)
     if isinstance(unit, TransactionPart):

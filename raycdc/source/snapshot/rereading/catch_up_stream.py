@@ -25,12 +25,17 @@ from raycdc.source.snapshot.log.log_unit import LogSource
 from raycdc.source.snapshot.rereading.catch_up import CatchUpFallback
 from raycdc.source.split import StreamSplit
 
-#: Opens a reading. `ConfigError` and `SourceError` say why there can be none.
+#: Opens the stream. Raises `ConfigError` or `SourceError` if that is impossible.
 OpenCatchUpLog = Callable[[StreamSplit], LogSource]
 
 
 class CatchUpStream:
-    """See the module's docstring. Owned by the reader's thread; `resnapshots_lost`: tables whose log is purged do."""
+    """The reader of the catch-up stream; see the module's docstring.
+
+    Owned by the reader's thread.
+
+    `resnapshots_lost`: tables whose log is purged are resnapshotted.
+    """
 
     def __init__(
         self,
@@ -45,7 +50,7 @@ class CatchUpStream:
         self._policy, self._resnapshots_lost = policy, resnapshots_lost
         self._source: LogSource | None = None
         self._pauses = Backoff(policy)
-        #: When it is opened again; None: it is open, or there is nothing to read.
+        #: The time at which the stream is opened again. None: it is open, or there is nothing to read.
         self._due_s: float | None = None
         #: The number of failures since its last unit, the last error, and the time of the next attempt.
         self._outage: tuple[int, str, float] | None = None
@@ -62,19 +67,19 @@ class CatchUpStream:
         return CatchUpOutage(tries, text, max(0, round(until_s - self._context.now_s())))
 
     def close(self) -> None:
-        """Stop reading."""
+        """Close the stream."""
         if self._source is not None:
             self._source.close()
         self._source = self._due_s = None
 
     def open(self, split: StreamSplit | None) -> None:
-        """Read from the position of `split`; None: there is nothing to read. Nothing may be open."""
+        """Open the stream at the position of `split`; None: there is nothing to read. No stream may be open."""
         self._pauses, self._outage = Backoff(self._policy), None
         if split is not None:
             self._open(split)
 
     def step(self) -> bool:
-        """Pass one unit, if the log is between two transactions and waits for nothing.
+        """Pass one unit, if the log is between two transactions and no unit waits.
 
         Returns True if anything was done.
         """
@@ -97,7 +102,7 @@ class CatchUpStream:
         return True
 
     def _is_open(self, now_s: float) -> bool:
-        """Return True if the stream is open; open it again if it is time."""
+        """Return True if the stream is open. Opens it again if the pause after a failure is over."""
         if self._due_s is None:
             return self._source is not None
         if now_s < self._due_s:
@@ -116,7 +121,7 @@ class CatchUpStream:
             self._act_on(error)
 
     def _act_on(self, error: RaycdcError) -> None:
-        """Try again later, or give up."""
+        """Handle an error of the stream: retry later, or give up."""
         catch_up, now_s = self._log.catch_up, self._context.now_s()
         reason = _first_sentence(error)
         if error.retryable:

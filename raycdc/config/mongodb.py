@@ -1,9 +1,8 @@
 """MongoDB's connection strings, parsed without a server and without showing secrets, and the types of documents'
 fields.
 
-Pure.
-
-Types are named as in the configuration; `raycdc.connectors.mongodb.layout` has the values that they accept and return.
+Pure. Types are named as in the configuration; `raycdc.connectors.mongodb.layout` has the values that they accept and
+return.
 """
 
 from __future__ import annotations

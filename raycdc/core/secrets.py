@@ -57,9 +57,7 @@ KeyPath = tuple[str | int, ...]
 class Renewed(str):
     """A text that was resolved from `template` when the configuration was read.
 
-    Picklable.
-
-    It is used like any other text; `newest` resolves it again.
+    Picklable. It is used like any other text; `newest` resolves it again.
     """
 
     template: str

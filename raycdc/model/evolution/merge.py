@@ -1,6 +1,4 @@
-"""The type and the schema that hold the rows of several tables: the one table of how types are merged.
-
-Pure.
+"""The type and the schema that hold the rows of several tables: the one table of how types are merged. Pure.
 
 | types | become |
 |---|---|

@@ -1,10 +1,8 @@
 """The share of each target table in an epoch, from the source tables that are routed to it.
 
-Pure.
-
-Called by the epoch loop for each manifest, in order. A target that one source table goes to has that table's schema and
-takes its changes as they are, under its own name; If the table is resnapshotted with other columns, columns that it
-does not have any more are dropped first, as by a statement.
+Pure. Called by the epoch loop for each manifest, in order. A target that one source table goes to has that table's
+schema and takes its changes as they are, under its own name. If the table is resnapshotted with other columns, columns
+that it does not have any more are dropped first, as by a statement.
 
 A target of several tables has the merge of their schemas (`raycdc.model.evolution.merge`), which only grows:
 

@@ -1,8 +1,6 @@
 """The layout of a target table: its partitions, and the properties with which it is created.
 
-Pure.
-
-A partition is spelled as in the DDL of Spark and Flink: ``country``, ``days(created_at)``, ``bucket(16, id)``.
+Pure. A partition is spelled as in the DDL of Spark and Flink: ``country``, ``days(created_at)``, ``bucket(16, id)``.
 """
 
 from __future__ import annotations

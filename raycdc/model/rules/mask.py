@@ -1,6 +1,4 @@
-"""``[[mask]]``: the effect of a mask on a column's values, and the types that masked columns have.
-
-Pure.
+"""``[[mask]]``: the effect of a mask on a column's values, and the types that masked columns have. Pure.
 
 | method | a value becomes | type |
 |---|---|---|

@@ -1,8 +1,6 @@
 """Routes: the target tables to which a source table's rows go (``[[route]]`` and ``pipeline.route_mode``).
 
-Pure.
-
-A route names tables as ``source.tables`` does, by a plain name or a regular expression that matches the whole of
+Pure. A route names tables as ``source.tables`` does, by a plain name or a regular expression that matches the whole of
 ``DATABASE.TABLE``, and says where they go:
 
 | in ``to`` | stands for |

@@ -1,8 +1,6 @@
 """``[[transform]]``: its keys as values, and its projection parsed into items.
 
-Pure.
-
-A projection is a list of items with commas between them, each an expression of Spark SQL:
+Pure. A projection is a list of items with commas between them, each an expression of Spark SQL:
 
 | item | gives |
 |---|---|

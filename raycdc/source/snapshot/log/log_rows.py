@@ -1,10 +1,8 @@
 """Rows of a log with their positions, and the operations of the hand-off on them.
 
-Pure.
-
-The module also has the held rows of an open chunk: the newest in memory, older ones in the spool. The time for which a
-chunk is open depends on the server, and the number of rows in that time depends on users, so memory must be bounded. If
-all chunks together exceed the limit (`HandOff`), the largest one is written to disk.
+Pure. The module also has the held rows of an open chunk: the newest in memory, older ones in the spool. The time for
+which a chunk is open depends on the server, and the number of rows in that time depends on users, so memory must be
+bounded. If all chunks together exceed the limit (`HandOff`), the largest one is written to disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Formats: bytes of messages ⇄ changelog batches. Built-ins and third parties' come through ``raycdc.formats``."""
+"""Formats: conversions between bytes of messages and changelog batches.
+
+All of them are loaded through ``raycdc.formats``.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ __all__ = [
 
 
 def warm_up() -> None:
-    """Compile every loop of the formats into the user's cache; quick when that was done before."""
+    """Compile every loop of the formats into the user's cache. Quick if that was done before."""
     from raycdc.formats.warm_up import compile_all
 
     compile_all()

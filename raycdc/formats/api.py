@@ -1,11 +1,11 @@
-"""The interface of a format: bytes of messages to changelog batches and back, a whole batch at a time.
+"""The interface of a format, which converts bytes of messages to changelog batches and back, a whole batch at a time.
 
-A format comes through the entry-point group ``raycdc.formats`` (`load_format`) and is asked for one decoder per stream
-of messages whose order counts (a topic's partition) and one encoder per table. Both belong to one thread.
+A format comes through the entry-point group ``raycdc.formats`` (`load_format`). It makes one decoder per stream of
+messages whose order counts (a topic's partition), and one encoder per table. Each of them belongs to one thread.
 
-The decoder's contract: items come in the order of the messages; a table's rows are preceded by the schema change that
-explains their columns; a bad message gives no row at all, the messages before it give all of theirs. Decoding the same
-messages from the same state gives the same rows.
+The decoder's contract: items come in the order of the messages. A table's rows are preceded by the schema change that
+explains their columns. A bad message gives no row at all, and the messages before it give all of their rows. Decoding
+the same messages from the same state gives the same rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.evolution import SchemaChangeEvent
 
-#: The version of the interface below and of the decoders' state; a decoder refuses a newer state.
+#: The version of this interface and of the decoders' state. A decoder refuses a newer state.
 FORMAT_VERSION = 1
 
 
 class BadMessageError(DataError):
-    """A message cannot be decoded; the text says where it is, and quotes nothing of it."""
+    """A message cannot be decoded. The text says where the message is, and quotes nothing of it."""
 
     cure = (
         "See the message with `raycdc inspect messages`, mend its producer, and let `on_error` of the format decide "
@@ -36,7 +36,7 @@ class BadMessageError(DataError):
 
 
 class CorruptMessageError(BadMessageError):
-    """A message does not have the format at all: no JSON, no object, truncated."""
+    """A message does not have the form of the format at all: no JSON, no object, truncated."""
 
     cure = (
         "See whether the topic has messages of another format, and name the right one in `source.format`; else as "
@@ -45,7 +45,7 @@ class CorruptMessageError(BadMessageError):
 
 
 class UnknownTypeError(BadMessageError):
-    """A message is well-formed, but what happened is spelled in a way this version does not know."""
+    """A message is well-formed, but has an action that this version does not know."""
 
     cure = "See whether `source.format` names the format of the topic; else as for BadMessageError."
 
@@ -85,21 +85,22 @@ class FormatStateError(SchemaError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a batch of messages comes from: a topic's partition, or a file (partition -1; offsets are lines)."""
+    """The origin of a batch of messages: a topic's partition, or a file (partition -1; offsets are lines)."""
 
     topic: str
     partition: int = -1
 
     def location(self, offset: int) -> str:
-        """``orders/0@4512`` or ``changes.jsonl:17`` for errors."""
+        """Return ``orders/0@4512`` or ``changes.jsonl:17`` for errors."""
         return f"{self.topic}:{offset}" if self.partition < 0 else f"{self.topic}/{self.partition}@{offset}"
 
 
 @dataclass(frozen=True, slots=True)
 class MessageBatch:
-    """Messages in order: `values` binary (null or empty: a tombstone), `offsets` one each.
+    """Messages in order, with one offset each. `values` are binary (null or empty: a tombstone).
 
-    `keys` are the messages' keys where there are any; `timestamps_ms` the broker's times, for messages that carry none.
+    `keys` are the messages' keys, if there are any; `timestamps_ms` are the broker's times, for messages without a time
+    of their own.
     """
 
     origin: Origin
@@ -114,9 +115,9 @@ class MessageBatch:
 
 @dataclass(frozen=True, slots=True)
 class RowsItem:
-    """Rows of one table: its columns, those asked for from the envelope, then `raycdc.model.META_FIELDS`.
+    """Rows of one table: its columns, the requested fields of the envelope, then `raycdc.model.META_FIELDS`.
 
-    `schema` describes all but the last of these. `messages` holds the number of each row's message in the batch.
+    `schema` describes all columns except `META_FIELDS`. `messages` holds the number of each row's message in the batch.
     """
 
     table: TableId
@@ -131,7 +132,7 @@ class RowsItem:
 
 @dataclass(frozen=True, slots=True)
 class ChangeItem:
-    """A schema change before the rows that follow. `statement` is the source's own text, if any."""
+    """A schema change before the rows that follow. `statement` is the source's own SQL text, if there is one."""
 
     table: TableId
     events: tuple[SchemaChangeEvent, ...]
@@ -141,7 +142,10 @@ class ChangeItem:
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """A message that was left out, for the dead-letter sink: raw, with the reason; `value` is None if it is hidden."""
+    """A message that was left out, for the dead-letter sink: its bytes and the reason.
+
+    `value` is None if it must not be shown.
+    """
 
     origin: Origin
     offset: int
@@ -152,8 +156,10 @@ class BadMessage:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The changes of a batch of messages. `failure` is the first bad message's error where bad ones are not tolerated:
-    everything before it is in `items`, nothing after it. `message_rows` counts the rows of each message.
+    """The changes of a batch of messages.
+
+    `failure` is the error of the first bad message if bad messages are not tolerated: `items` has everything before
+    that message, and nothing after it. `message_rows` counts the rows of each message.
     """
 
     items: tuple[RowsItem | ChangeItem, ...]
@@ -168,24 +174,24 @@ class Decoded:
 
 
 class FormatDecoder(Protocol):
-    """Turns batches of messages into changes; holds the schemas of the tables it met."""
+    """A decoder of batches of messages. It has the schemas of the tables that it has seen."""
 
     def decode(self, batch: MessageBatch) -> Decoded:
-        """The changes of `batch`. Raises nothing for bad messages (see `Decoded.failure`)."""
+        """Return the changes of `batch`. Raises nothing for bad messages (see `Decoded.failure`)."""
         ...
 
     def snapshot_state(self) -> dict[str, Any]:
-        """JSON-able: the tables' schemas, to continue from after a restart."""
+        """Return JSON-able data to continue from after a restart: the tables' schemas."""
         ...
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `snapshot_state`'s value. Raises `FormatStateError` for a newer one."""
+        """Continue from the result of `snapshot_state`. Raises `FormatStateError` if it is of a newer version."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """Messages for a topic: `values` (null: a tombstone) and `keys` binary, one each."""
+    """Messages for a topic: binary `values` (null: a tombstone) and `keys`, one of each per message."""
 
     keys: pa.Array
     values: pa.Array
@@ -195,10 +201,10 @@ class EncodedBatch:
 
 
 class FormatEncoder(Protocol):
-    """Turns changelog batches of one table into messages; the same rows always give the same bytes."""
+    """An encoder of one table's changelog batches. The same rows always give the same bytes."""
 
     def encode(self, batch: pa.RecordBatch) -> EncodedBatch:
-        """Messages for the rows of `batch` (the table's columns and `raycdc.model.META_FIELDS`), in order."""
+        """Return messages for the rows of `batch` (the table's columns and `raycdc.model.META_FIELDS`), in order."""
         ...
 
     def encode_change(self, event: SchemaChangeEvent, *, ts_ms: int) -> bytes | None:
@@ -207,26 +213,26 @@ class FormatEncoder(Protocol):
 
 
 class Format(Protocol):
-    """One format with its options."""
+    """A format with its options."""
 
     identifier: ClassVar[str]
     version: ClassVar[int]
 
     def decoder(self, *, keep_null_columns: bool = False, positions: bool = False) -> FormatDecoder:
-        """A decoder for one ordered stream.
+        """Return a decoder for one ordered stream.
 
-        `keep_null_columns`: a field that has only been null is a column, too. `positions`: fill ``_pos``.
+        `keep_null_columns`: a field that has only been null becomes a column, too. `positions`: fill ``_pos``.
         """
         ...
 
     def encoder(self, table: TableId, schema: TableSchema) -> FormatEncoder:
-        """An encoder for one table. Raises `ConfigError` where the format cannot be written."""
+        """Return an encoder for one table. Raises `ConfigError` if the format cannot be written."""
         ...
 
 
 @dataclass(slots=True)
 class FormatStatistics:
-    """Counters of a decoder since it was made."""
+    """Counters of a decoder since its creation."""
 
     messages: int = 0
     rows: int = 0

@@ -1,8 +1,4 @@
-"""The layout of a format's messages as a value, and the arrays that compiled loops use for it.
-
-An `EnvelopeSpec` says which keys hold the action, the table and the images of the row. The built-in formats differ in
-nothing else, and a third party's JSON format needs to give nothing else.
-"""
+"""The layout of a format's messages as a value, and as arrays for compiled loops."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from raycdc.model import LogicalType, TypeKind
 
 _PAD = b"\0" * 8
 
-#: Texts that come again are recognised up to this number; beyond, the oldest give way.
+#: The maximum number of repeated texts that are recognised. Beyond it, all are forgotten.
 REPEATS_MAX = 256
 
 
@@ -45,7 +41,7 @@ class TimeUnit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetadataField:
-    """A field of the envelope that may become a column: where it is (``source.ts_ms``) and what type it has."""
+    """A field of the envelope that may become a column: its path (``source.ts_ms``) and its type."""
 
     path: str
     type: LogicalType
@@ -59,15 +55,20 @@ NESTED = LogicalType(TypeKind.JSON)
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeSpec:
-    """One format's messages. Paths are keys joined by dots, alternatives by ``|``; empty: no such field.
+    """The layout of one format's messages. Paths are keys joined by dots, alternatives by ``|``; empty: no such field.
 
-    `patch`: ``before`` holds only what changed, to be laid over ``after``. `overlay`: the images of an update complete
-    each other. `whole_row`: the message is the row. `documents`: rows are JSON inside strings. `extended`: values are
-    MongoDB's extended JSON. `unavailable`: Debezium's stand-in may come in place of a value. `whole_images`: a field
-    that rows before had is in every row, so that one without it tells a part of its row; the advice about such (empty:
-    rows may lack fields).
+    The keys of the action, the table and the row's images are all that JSON formats differ in, built-in ones and those
+    of other packages.
+
+    `patch`: ``before`` holds only changed fields, and ``after`` supplies the others. `overlay`: the images of an update
+    complete each other. `whole_row`: the message is the row. `documents`: rows are JSON inside strings. `extended`:
+    values are MongoDB's extended JSON. `unavailable`: Debezium's placeholder may replace a value.
+
+    `whole_images`: if a field was in an earlier row, it is in every row, so a row without it is partial; the text is
+    the advice about such a row (empty: rows may lack fields).
+
     `wrapper` names a key that may hold the whole envelope. `repeats` are keys of the outermost object whose value is
-    the same text message after message; `version` is the one of them that describes the columns.
+    the same text in one message after another; `version` is the one of them that describes the columns.
     """
 
     actions: Mapping[str, Action] = field(default_factory=dict)
@@ -96,7 +97,7 @@ class EnvelopeSpec:
 
 
 class EnvelopeLayout:
-    """A specification in arrays: `names` for the scan, and which slot of `Messages.found` each path has."""
+    """An `EnvelopeSpec` in arrays: `names` for the scan, and the slot of each path in `ScannedMessages.found`."""
 
     def __init__(self, spec: EnvelopeSpec) -> None:
         self.spec = spec
@@ -167,7 +168,7 @@ class EnvelopeLayout:
 
 
 class RepeatedTexts:
-    """The texts that the scan recognises, and their numbers."""
+    """The repeated texts that the scan recognises, by number."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._texts: list[tuple[int, bytes]] = []
@@ -182,21 +183,21 @@ class RepeatedTexts:
         return len(self._texts) >= REPEATS_MAX
 
     def found(self, name: int) -> int:
-        """The number of the text that the present message has under a name, or a negative one."""
+        """Return the number of the present message's text under a name; negative if it is unknown or absent."""
         return int(self.view.name[name, FOUND])
 
     def unknown(self) -> list[tuple[int, int]]:
-        """(name, token) of the texts of the present message that are not known."""
+        """Return (name, token) of each text of the present message that is not known."""
         rows = self.view.name.tolist()
         return [(name, row[TOKEN]) for name, row in enumerate(rows) if row[FOUND] == UNKNOWN]
 
     def add(self, name: int, text: bytes) -> None:
-        """Add a known text; `view` is another one afterwards."""
+        """Add a known text. Replaces `view`."""
         self._texts.append((name, text))
         self.view = self._view()
 
     def clear(self) -> None:
-        """Forget all texts; their numbers will mean others."""
+        """Forget all texts. Their numbers will be used for others."""
         self._texts.clear()
         self.view = self._view()
 
@@ -212,14 +213,16 @@ class RepeatedTexts:
 
 
 class KnownTables:
-    """The tables that the scan recognises: (database, schema, table) and the number of their version's text."""
+    """The tables that the scan recognises: (database, schema, table), and the number of the text that describes its
+    columns.
+    """
 
     def __init__(self) -> None:
         self._entries: list[tuple[tuple[bytes, bytes, bytes], int, int]] = []
         self.view = self._view()
 
     def add(self, names: tuple[bytes, bytes, bytes], version: int, index: int) -> None:
-        """Make a table known under the number `index`: `NOT_TAKEN`, `UNREADABLE` or less, or that of its shape."""
+        """Add a table under the number `index`: `NOT_TAKEN`, `UNREADABLE` or less, or the index of its shape."""
         self._entries.append((names, version, index))
         self.view = self._view()
 
@@ -231,7 +234,7 @@ class KnownTables:
         count = len(self._entries)
         data, off = packed([b"".join(names) for names, _, _ in self._entries])
         size = max(16, 1 << (4 * count).bit_length())
-        # The last element is the table found last.
+        # The last element is the table that was found last.
         bucket = np.full(size + 1, -1, np.int64)
         entry = np.zeros((count, 6), np.int64)
         for table, (names, version, index) in enumerate(self._entries):
@@ -244,7 +247,7 @@ class KnownTables:
 
 
 def _hash(data: bytes) -> int:
-    """`envelope_loops.hash_bytes`, for the few texts that Python makes known."""
+    """Return the same as `envelope_loops.hash_bytes`, for the few texts that Python registers."""
     value = 2166136261 & 0x7FFFFFFF
     for byte in data:
         value = ((value ^ byte) * 16777619) & 0x7FFFFFFF
@@ -252,6 +255,6 @@ def _hash(data: bytes) -> int:
 
 
 def packed(texts: list[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Texts one after the other, padded for reads of eight bytes, and their boundaries."""
+    """Return the texts one after the other, padded for reads of eight bytes, and their boundaries."""
     data = np.frombuffer(b"".join(texts) + _PAD, np.uint8).copy()
     return data, np.cumsum([0, *(len(text) for text in texts)], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The options every format shares; a format's own model adds to them."""
+"""The options that all formats share. A format's own model adds options to them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import TableId, TableSchema
 from raycdc.model.rules.selector import TableSelector
 
-#: The target of messages that could not be decoded, with ``on_error = "dead-letter"``: no message may name that table
-#: then.
+#: The target of messages that cannot be decoded, with ``on_error = "dead-letter"``. No message may name that table.
 DEAD_LETTERS = TableId("raycdc", "dead_letters")
 
 
@@ -25,7 +24,7 @@ Columns = Annotated[str, AfterValidator(_check_columns)]
 
 
 class ColumnsOptions(Options):
-    """The columns of a format's tables: configured, or taken from the messages up to a limit."""
+    """The columns of a format's tables: configured, or taken from messages up to a maximum number."""
 
     columns: Columns | None = option(
         None,
@@ -44,13 +43,13 @@ class ColumnsOptions(Options):
     )
 
     def schema_of(self, table: str) -> TableSchema | None:
-        """The schema given for `table` (DATABASE.TABLE), if one is."""
+        """Return the schema configured for `table` (DATABASE.TABLE); None if there is none."""
         text = self.tables.get(table, self.columns)
         return None if text is None else parse_columns(text, key_path="columns")
 
 
 class FormatOptions(ColumnsOptions):
-    """``format = { type = "maxwell-json", … }`` of a Kafka source or sink."""
+    """The options ``format = { type = "maxwell-json", … }`` of a Kafka source or sink."""
 
     type: str = option(help="Identifier of the format.", example="maxwell-json")
     include: tuple[TablePattern, ...] = option((), help="Tables to take: names or patterns as in source.tables.")
@@ -78,7 +77,7 @@ class FormatOptions(ColumnsOptions):
     )
 
     def selector(self) -> TableSelector | None:
-        """Return the selector of tables; None for all."""
+        """Return the selector of tables; None if all are selected."""
         if not self.include and not self.exclude:
             return None
         return TableSelector(self.include or (r".*\..*",), self.exclude, key_path="source.format")

@@ -1,4 +1,7 @@
-"""The built-in formats as plug-ins, and `load_format`. Imports quickly: decoders come when one is used."""
+"""The built-in formats as plug-ins, and `load_format`.
+
+Imports quickly, because decoders are imported only when they are used.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ PLAIN_JSON = Plugin("json", "Every message is a row", FormatOptions, "raycdc.for
 
 
 def load_format(identifier: str, *, key_path: str = "source.format", **options: Any) -> Format:
-    """The format called `identifier` with `options`. Raises `ConfigError` at `key_path`, all problems at once."""
+    """Return the format called `identifier` with `options`.
+
+    Raises `ConfigError` at `key_path` with all problems.
+    """
     plugin = load_plugin(PluginGroup.FORMATS, identifier.replace("_", "-"), key_path=key_path)
     try:
         config = plugin.config(type=plugin.name, **options)

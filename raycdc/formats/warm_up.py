@@ -1,4 +1,4 @@
-"""Compile everything the formats run, so that no command and no reader compiles at its first message."""
+"""Compiles all loops of the formats, so that no command and no reader compiles at its first message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MESSAGE = b'{"database":"d","table":"t","type":"insert","ts":1,"data":{"a":1,"b
 
 
 def compile_all() -> None:
-    """Compile (or find compiled) every loop. Takes about a minute the first time."""
+    """Compile every loop, or find it compiled. Takes about a minute the first time."""
     decoder = MaxwellJson(FormatOptions(type="maxwell-json")).decoder()
     values = pa.array([_MESSAGE], pa.large_binary())
     decoder.decode(MessageBatch(Origin("warm"), values, np.zeros(1, np.int64)))

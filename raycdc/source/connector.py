@@ -7,9 +7,9 @@ process that needs it, from the section and a `SourceContext`, so it is picklabl
 | the connector reads | it implements |
 |---|---|
 | tables: a snapshot in chunks, then one log | `IncrementalSource`; the enumerator and the reader are raycdc's |
-| independent logs (partitions) | `Source`; enumerator and reader are its own (`raycdc.source.protocol`, `…reader`)
+| independent logs (partitions) | `Source`; enumerator and reader are its own (`raycdc.source.protocol`, `…reader`) |
 
-|To copy: `raycdc/connectors/datagen` for the first kind, ``examples/custom_source`` for one without a snapshot, and \
+To copy: `raycdc/connectors/datagen` for the first kind, ``examples/custom_source`` for one without a snapshot, and
 ``examples/custom_events`` for the second kind, with events of its own in both directions.
 
 The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`; an enumerator, created or restored; a reader,
@@ -22,11 +22,11 @@ half of `Source`; the default of each of these methods means that the source lac
 | the driver before it starts anything, and ``check`` | `selection`, `preflight`, `restart`, `has_before_images` |
 | the same, if a state exists | `unfollowable`, `require_as_begun` |
 | the coordinator's process | `create_enumerator`, `acknowledge` |
-| every reader's process | `create_reader`, `warm_up`, `statistics`
+| every reader's process | `create_reader`, `warm_up`, `statistics` |
 
-|All of them may block, except `create_enumerator` and `create_reader`. They raise `raycdc.errors.SourceError` with \
-what happened and what to do, `SourceUnavailableError` if a retry may help, and `LogLostError` if the log no longer \
-reaches back to the state's position.
+All of them may block, except `create_enumerator` and `create_reader`. They raise `raycdc.errors.SourceError` with what
+happened and what to do, `SourceUnavailableError` if a retry may help, and `LogLostError` if the log no longer reaches
+back to the state's position.
 
 A `check` returns each problem that it finds as a ``CheckResult(ok=False)`` with the fix, and the later checks (of
 tables, transforms and the sink) go on. It raises `SourceError` only if the source cannot be reached; the later checks

@@ -1,1 +1,4 @@
-"""Sealed epochs on durable storage: manifest format, codec, store, recovery decisions. No Ray, no Spark."""
+"""Sealed epochs on durable storage: manifests, their codec and store, and decisions about recovery.
+
+No Ray, no Spark.
+"""

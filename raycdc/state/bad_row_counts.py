@@ -14,18 +14,19 @@ _NAME = "bad_rows.json"
 
 
 def bad_rows(store: CheckpointStore, committed: int) -> dict[str, int]:
-    """Rows left out of each table in epochs up to `committed`, the last one in the sink.
+    """Return the number of rows left out of each table in epochs up to `committed`, the last epoch in the sink.
 
-    Tables without any are not in it. Raises `StateError` if the file cannot be read.
+    Tables from which no rows were left out are missing. Raises `StateError` if the file cannot be read.
     """
     document = store.documents.read(_NAME)
     return {} if document is None else dict(document["after" if document["epoch"] <= committed else "before"])
 
 
 def add_bad_rows(store: CheckpointStore, epoch: int, more: Mapping[str, int], *, committed: int) -> None:
-    """Record that `epoch`, about to be committed after `committed`, leaves out `more` rows.
+    """Record that `epoch`, about to be committed after `committed`, leaves out the rows in `more`.
 
-    Repeating the call changes nothing, even with only some of the tables, because other targets hold the epoch already.
+    Repeating the call changes nothing, even if it has only some of the tables because other targets already hold the
+    epoch.
     """
     before, document = bad_rows(store, committed), store.documents.read(_NAME)
     reported = dict(document["after"]) if document is not None and document["epoch"] == epoch else {}
@@ -37,7 +38,10 @@ def add_bad_rows(store: CheckpointStore, epoch: int, more: Mapping[str, int], *,
 
 
 def resolve_bad_rows(store: CheckpointStore, committed: int) -> None:
-    """Forget an epoch that was not committed: it is staged again, or never comes. At a start, after recovery."""
+    """Forget the counts of an epoch that was not committed, because it is staged again or was dropped.
+
+    Called at a start, after recovery.
+    """
     document = store.documents.read(_NAME)
     if document is not None and document["epoch"] > committed:
         store.documents.write(_NAME, {**document, "epoch": committed, "after": document["before"]})

@@ -1,8 +1,6 @@
 """Manifests and commit records as bytes: versioned JSON with a checksum over its content.
 
-Called by `raycdc.state` only. Invariant: what `encode` wrote, `decode` of this and of every later version reads;
-a document that is damaged, or that a newer raycdc wrote, is a `StateError` naming its file, and is never taken
-for "no state".
+Called by `raycdc.state` only.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ Upgrade = Callable[[Document], Document]
 
 
 def _name_segments_by_node(document: Document) -> Document:
-    """Version 1 had absolute paths of the host's own spool, the only one there was."""
+    """Replace the absolute paths of version 1, all of which are in the state's own spool."""
     segments = [
         {k: v for k, v in segment.items() if k != "flight"}
         | {"node": STATE_NODE, "path": PurePath(segment["path"]).name}
@@ -35,7 +33,7 @@ def _name_segments_by_node(document: Document) -> Document:
 
 
 def _number_changes(document: Document) -> Document:
-    """Version 2 knew no parked tables, and none that began again."""
+    """Add the fields for parked and resnapshotted tables, which version 2 did not have."""
     return {
         **document,
         "version": 3,
@@ -52,20 +50,21 @@ def _with_parked(splits: Document) -> Document:
     return {**splits, "stream": {**stream, "changes": 0, "parked": {}, "tables": tables}}
 
 
-#: Upgrades by the version they start from; each returns the document one version further. Every bump of
-#: `MANIFEST_VERSION` adds one here and a golden file to the tests.
+#: Upgrades by the version from which they start. Each returns the document in the next version. Every increase of
+#: `MANIFEST_VERSION` adds an upgrade here and a golden file to the tests.
 UPGRADES: dict[int, Upgrade] = {1: _name_segments_by_node, 2: _number_changes}
 
 
-#: Version of the documents other than manifests and commit records, and their upgrades.
+#: The version of documents other than manifests and commit records, and their upgrades.
 DOCUMENT_VERSION = 1
 DOCUMENT_UPGRADES: dict[int, Upgrade] = {}
-#: Version of a document of that form with parts which a raycdc that knows the form alone would pass over silently, so
-#: that it refuses the document by name. Without such parts it stays what older versions read.
+#: The version of documents with parts that older versions of raycdc would ignore, so that they refuse the document. A
+#: document without such parts keeps the earlier version, which older versions can read.
 EXTENDED_VERSION = 2
 EXTENDED_UPGRADES: dict[int, Upgrade] = {**DOCUMENT_UPGRADES, DOCUMENT_VERSION: lambda plain: plain}
 
-#: The entries of an object that are one piece of the canonical form: a call for each takes several times as long.
+#: The number of an object's entries that are converted to the canonical form in one call. One call for each entry takes
+#: several times as long.
 _ENTRIES_AT_ONCE = 256
 
 #: Parts of the message about a damaged document.
@@ -76,12 +75,16 @@ _encode_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensu
 
 
 def encode(document: Mapping[str, object]) -> bytes:
-    """`document` as UTF-8 JSON with ``sha``, the SHA-256 of its canonical form without that key."""
+    """Return `document` as UTF-8 JSON with the key ``sha``, the SHA-256 of its canonical form without that key.
+
+    Invariant: `decode` of this and every later version reads the result. A document that is damaged, or written by a
+    newer raycdc, is a `StateError` that names its file, and is never taken for a missing state.
+    """
     return encode_signed(document)[0]
 
 
 def encode_signed(document: Mapping[str, object]) -> tuple[bytes, str]:
-    """`encode`, and the ``sha``."""
+    """Return the result of `encode`, and the ``sha``."""
     sha = _digest(document)
     return (json.dumps({**document, "sha": sha}, ensure_ascii=False) + "\n").encode(), sha
 
@@ -109,20 +112,26 @@ def decode_signed(data: bytes, *, origin: str) -> tuple[Document, str]:
 
 
 def manifest_of(written: Any, *, origin: str) -> Manifest:
-    """The whole manifest that a document `written` is. Raises `StateError` naming `origin`."""
+    """Return the manifest of the document `written`, which is a whole one.
+
+    Raises `StateError` that names `origin`.
+    """
     document = whole_manifest(written, origin=origin)
     with malformed_as_damage(origin):
         return Manifest.from_json(document)
 
 
 def whole_manifest(written: Any, *, origin: str) -> Any:
-    """The document of a whole manifest as this version writes it. Raises `StateError` naming `origin`."""
+    """Return the document of a whole manifest in the form of this version.
+
+    Raises `StateError` that names `origin`.
+    """
     return upgrade(written, origin=origin, current=MANIFEST_VERSION, upgrades=UPGRADES)
 
 
 @contextmanager
 def malformed_as_damage(origin: str) -> Iterator[None]:
-    """Turn errors from reading a document's fields into a `StateError` with `origin`."""
+    """Turn errors from reading a document's fields into a `StateError` that names `origin`."""
     try:
         yield
     except CodecError as cause:
@@ -132,13 +141,13 @@ def malformed_as_damage(origin: str) -> Iterator[None]:
 
 
 def read(folder: StateFolder, name: str) -> Document | None:
-    """The document `name` of a state's folder, in whatever version; None if there is none."""
+    """Return the document `name` of a state's folder, in its own version; None if there is none."""
     data = folder.read(name)
     return None if data is None else decode(data, origin=folder.origin(name))
 
 
 def read_current(folder: StateFolder, name: str) -> Document | None:
-    """`read` for the documents other than manifests and commit records, upgraded to the current version."""
+    """Return the document `name`, upgraded to the current version. Not for manifests and commit records."""
     document = read(folder, name)
     if document is None:
         return None
@@ -147,7 +156,7 @@ def read_current(folder: StateFolder, name: str) -> Document | None:
 
 
 def upgrade(document: Document, *, origin: str, current: int, upgrades: Mapping[int, Upgrade]) -> Document:
-    """`document` at version `current`. Raises `StateError` when it is newer or has no known version."""
+    """Return `document` in the version `current`. Raises `StateError` if it is newer or has no known version."""
     version = document.get("version")
     if not isinstance(version, int) or version < 1:
         raise damaged(origin, f"its version is {version!r}")
@@ -170,7 +179,7 @@ def _digest(document: Mapping[str, object]) -> str:
 
 
 def _canonical(value: object, *, levels: int) -> Iterator[str]:
-    """The canonical form in pieces: an object is never there as one text, which with 100,000 tables is a large one."""
+    """Yield the canonical form in pieces, because an object with 100,000 tables would be a large text."""
     if not levels or not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         yield _encode_canonical(value)
         return
@@ -193,6 +202,6 @@ def damaged(origin: str, why: str) -> StateError:
 
 
 def damage_of(error: StateError) -> tuple[str, str] | None:
-    """The document that is `damaged`, and why; None for any other error."""
+    """Return the origin and the reason of an error that `damaged` made; None for any other error."""
     origin, found, why = str(error).removesuffix(_ADVICE).partition(_DAMAGED)
     return (origin, why) if found else None

@@ -1,4 +1,4 @@
-"""Columns that have another name in their targets (`raycdc.transform.naming`), kept for the life of the state.
+"""Columns with another name in their targets (`raycdc.transform.naming`), kept for the life of the state.
 
 ``names.json`` is written before the first row, and entries are never removed: a column that is dropped and added again
 has the same name as before.
@@ -24,7 +24,7 @@ def column_names(store: CheckpointStore) -> dict[str, dict[str, str]]:
 
 
 def add_column_names(store: CheckpointStore, table: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Record `names` of `table` durably; return those that are new."""
+    """Record `names` of `table` durably. Returns the names that are new."""
     known = column_names(store)
     new = {name: made for name, made in names.items() if name not in known.get(table, {})}
     if new:

@@ -1,8 +1,9 @@
-"""The configuration that a state was made with: recorded in it, and compared at each start (`raycdc.config.changes`).
+"""The configuration with which a state was made: recorded in the state, and compared at each start
+(`raycdc.config.changes`).
 
-``configured.json`` has `keys` with values as in TOML, by ``section.key``; for a key that may hold a credential, only a
-digest. Keys that may change freely are left out. A state from before this document gets it at its next start without a
-comparison.
+``configured.json`` has `keys` with values as in TOML, by ``section.key``. For a key that may hold a credential it has
+only a digest. Keys that may change freely are left out. A state from before this document gets it at its next start
+without a comparison.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConf
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.state.store import CheckpointStore
 
-#: The value of a key as TOML would have it; None if it has none.
+#: The value of a key as in TOML; None if it is not set.
 Setting: TypeAlias = "bool | int | float | str | list[Setting] | dict[str, Setting] | None"
 
 _NAME = "configured.json"
 
-#: Keys and values that a state has under an older name.
+#: Keys and values that a state may have under an older name.
 _RENAMED = {f"source.start.{key}": f"source.startup.{key}" for key in ("mode", "offsets", "timestamp_ms", "otherwise")}
 _RENAMED_VALUES: Mapping[tuple[str, str], Setting] = {
     ("source.types.invalid_dates", "error"): "park",
@@ -34,13 +35,13 @@ _RENAMED_VALUES: Mapping[tuple[str, str], Setting] = {
 }
 _RENAMED_IN_LOOKUPS = {"on_misfit": "on_type_mismatch"}
 
-#: These keys may change, but are compared to find newly selected tables.
+#: Keys that may change, but are compared to find newly selected tables.
 _SELECTION = frozenset({"source.tables", "source.collections", "source.exclude"})
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key that has another value than when the state was made; its texts are for people."""
+    """A key whose value differs from the one with which the state was made."""
 
     key: str
     change: ConfigChangeClass
@@ -53,7 +54,7 @@ class Difference:
         return f"{self.key} is {json.dumps(self.now)}, and was {json.dumps(self.was)} when the state was made"
 
     def tables(self, followed: Collection[str]) -> list[str]:
-        """Return the tables whose rows would not match: those that the value names, or all."""
+        """Return the tables whose rows would not match: those that the values name, or all of `followed`."""
         if isinstance(self.was, dict) or isinstance(self.now, dict):
             was = self.was if isinstance(self.was, dict) else {}
             now = self.now if isinstance(self.now, dict) else {}
@@ -62,7 +63,7 @@ class Difference:
 
 
 def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[str, Setting]:
-    """The parts of `config` that a state remembers. Without a sink, the section of the sink is not among them."""
+    """Return the keys of `config` that a state records. Without a sink, the sink's section is left out."""
     keys: dict[str, Setting] = {}
     for name in COMMON_SECTIONS:
         keys |= _kept(name, name, getattr(config, name))
@@ -92,13 +93,13 @@ def all_keys(config: PipelineConfig) -> dict[str, Setting]:
 
 
 def read_configured(store: CheckpointStore) -> dict[str, Setting] | None:
-    """The configuration that the state was made with; None if it does not say."""
+    """Return the configuration with which the state was made; None if the state does not record it."""
     document = store.documents.read(_NAME)
     return None if document is None else as_of_now(document["keys"])
 
 
 def as_of_now(keys: Mapping[str, Setting]) -> dict[str, Setting]:
-    """`keys`, as a state may have them, with the names and values that the configuration has now."""
+    """Return `keys`, which a state may have, with the present names of keys and values."""
     named = {_RENAMED.get(key, key): value for key, value in keys.items()}
     values = {key: _RENAMED_VALUES.get((key, str(value)), value) for key, value in named.items()}
     lookups = values.get("lookup")
@@ -111,19 +112,19 @@ def as_of_now(keys: Mapping[str, Setting]) -> dict[str, Setting]:
 
 
 def kept_sink(keys: Mapping[str, Setting]) -> str | None:
-    """The type of the sink that a state's epochs were for; None if they were for their readers."""
+    """Return the type of the sink for which a state's epochs were made; None if they were for Python callers."""
     kind = keys.get("sink.type")
     return None if kind is None else str(kind)
 
 
 def kept_texts(keys: Mapping[str, Setting], key: str) -> tuple[str, ...]:
-    """The value of a key that is a list of texts; none where the state does not have it."""
+    """Return the value of a key that is a list of texts; empty if the state does not have the key."""
     value = keys.get(key)
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def write_configured(store: CheckpointStore, keys: Mapping[str, Setting]) -> None:
-    """Remember `keys`, if they are others."""
+    """Record `keys`, if they differ from the recorded ones."""
     if read_configured(store) != keys:
         store.documents.write(_NAME, {"keys": dict(keys)})
 
@@ -152,13 +153,13 @@ def _class(key: str, config: PipelineConfig) -> ConfigChangeClass:
 
 
 def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
-    """The keys of a section that are not free to change, and their values."""
+    """Return the keys of a section that may not change freely, with their values."""
     keys: dict[str, Setting] = {}
     for key, field in keys_of(type(options)):
         value = _value(options, key)
         here = f"{prefix}.{key}" if prefix else key
         if key == "format" and isinstance(value, dict):
-            # Formats are compared as one key, so that an option that was added counts as a difference.
+            # A format is compared as one key, so that an added option counts as a difference.
             keys[here] = {k: v for k, v in value.items() if class_of("format", k, None) is not ConfigChangeClass.FREE}
             continue
         change = class_of(section, key, field)
@@ -185,7 +186,7 @@ def _planned(prefix: str, section: str, options: BaseModel) -> dict[str, Setting
 
 
 def _planned_format(prefix: str, options: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The options of a message format that are given, each as a key."""
+    """Return the options that are set of a message format, each as a key."""
     fields = dict(keys_of(load_plugin(PluginGroup.FORMATS, str(options["type"])).config))
     hidden = {key.partition(".")[0] for key, field in fields.items() if may_hold_secret(field)}
     keys: dict[str, Setting] = {}
@@ -198,12 +199,12 @@ def _planned_format(prefix: str, options: Mapping[str, Setting]) -> dict[str, Se
 
 
 def _plain(value: Setting, raw: Any) -> Setting:
-    """`raw` where it is a number, or yes or no; else a digest of `value`."""
+    """Return `raw` if it is a number or a boolean; else a digest of `value`."""
     return raw if raw is None or isinstance(raw, bool | int | float) else _digest(value)
 
 
 def _raw(options: BaseModel, key: str) -> Any:
-    """The value itself; None inside a table that is not there."""
+    """Return the value of a key as the model has it; None if it is in a table that is not set."""
     value: Any = options
     for part in key.split("."):
         if value is None:
@@ -215,7 +216,7 @@ def _raw(options: BaseModel, key: str) -> Any:
 
 
 def _value(options: BaseModel, key: str) -> Any:
-    """Return the value as in TOML."""
+    """Return the value of a key as in TOML."""
     dumped: Any = options.model_dump(mode="json", by_alias=True)
     for part in key.split("."):
         dumped = None if dumped is None else dumped[part]

@@ -44,7 +44,7 @@ class StateFileKind(NamedTuple):
     rows: bool = True
 
 
-#: Documents of the driver's own (`raycdc.state.documents`), as they are called in a state of whatever version.
+#: The driver's documents (`raycdc.state.documents`), as they are named in a state of any version.
 DOCUMENTS = frozenset(
     {"requests.json", "configured.json", "names.json", "changelog.json", "bad_rows.json", "retyped.json"}
     | {"datasource.json"}
@@ -57,7 +57,7 @@ def _document(name: str, *, rows: bool = True) -> StateFileKind:
     return StateFileKind(rf"({re.escape(name)}|documents/{re.escape(name)}\.\d{{10}})", rows)
 
 
-#: By a name for people.
+#: All kinds of files, by a name for people.
 KINDS: Mapping[str, StateFileKind] = MappingProxyType(
     {
         "meta": StateFileKind(r"meta\.json", rows=False),
@@ -86,12 +86,12 @@ KINDS: Mapping[str, StateFileKind] = MappingProxyType(
         "data source": _document("datasource.json"),
     }
 )
-#: A document whose write was interrupted has the final document's name in its own.
+#: A document whose write was interrupted. Its name contains the final name.
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
 
 
 def kind_of(name: str) -> str:
-    """The kind of a file by its name below the state's folder; empty if there is none."""
+    """Return the kind of a file by its name below the state's folder; empty if there is none."""
     folder, _, last = name.rpartition("/")
     unfinished = _UNFINISHED.fullmatch(last)
     if unfinished is not None:
@@ -108,7 +108,7 @@ _FOLDER = "documents"
 _OF_GENERATION = re.compile(r"(.+)\.(\d{10})$")
 _TAKEN_OVER = re.compile(r"(\d{10})\.documents\.json$")
 
-#: A generation, and the documents that its driver took over.
+#: A generation, with the documents that its driver took over.
 _TakenOver = tuple[int, Mapping[str, codec.Document]]
 
 
@@ -119,11 +119,11 @@ class DriverDocuments:
     """
 
     def __init__(self, folder: StateFolder, generations: Generations) -> None:
-        #: The folder with all documents of the state, for other modules with documents of their own.
+        #: The folder with all documents of the state, for modules that have their own documents.
         self.folder = folder
         self._generations = generations
         self._taken_over: _TakenOver | None = None
-        #: Held by a thread of the driver that writes a document as it has read it, except for a change.
+        #: Held by a thread of the driver from reading a document until it has written the changed document.
         self.changing = threading.RLock()
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -140,7 +140,8 @@ class DriverDocuments:
         data = codec.encode({"version": codec.DOCUMENT_VERSION, **document})
         while True:
             generation = self.as_driver(name, lambda: self._write(name, data))
-            # If the number rose by the driver's own act, the take-over predates this write, so it is repeated.
+            # If the driver raised its own generation meanwhile, its take-over does not include this write, so it is
+            # repeated.
             if self._generations.own() in (generation, None):
                 return
 
@@ -164,7 +165,10 @@ class DriverDocuments:
         return self.folder.atomically(own)
 
     def _write(self, name: str, data: bytes) -> int:
-        """The generation that it was written for: who is no driver has the state to itself."""
+        """Write the document, and return the generation for which it was written.
+
+        A process that is no driver has the state to itself.
+        """
         own = self._generations.own()
         generation = self._generations.newest() if own is None else own
         self.folder.create(_FOLDER)
@@ -172,7 +176,7 @@ class DriverDocuments:
         return generation
 
     def _read(self, name: str) -> codec.Document | None:
-        """The document that counts, in the current version; errors name the file that it is in."""
+        """Return the valid document in the current version. Errors name its file."""
         while True:
             taken_over = self._newest_taken_over()
             first = -1 if taken_over is None else taken_over[0]
@@ -182,7 +186,7 @@ class DriverDocuments:
             document = codec.read_current(self.folder, _own_name(name, max(newer)))
             if document is not None:
                 return document
-            # Another driver has just taken it over.
+            # Another driver has just taken the document over.
 
     def _take_over(self, own: OwnGeneration) -> None:
         first = self._newest_taken_over() is None
@@ -209,7 +213,7 @@ class DriverDocuments:
                 current = {inner: self._current(name, one) for inner, one in document["documents"].items()}
                 self._taken_over = newest, current
                 return self._taken_over
-            # A newer one took its place just now.
+            # A newer document has just replaced it.
         return None
 
     def _current(self, file: str, document: codec.Document) -> codec.Document:

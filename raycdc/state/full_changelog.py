@@ -1,4 +1,7 @@
-"""How changes are made a full changelog (``source.changelog``). A pipeline keeps its first setting forever."""
+"""Records how changes are made a full changelog (``source.changelog``).
+
+A pipeline keeps its first setting forever.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _NAME = "changelog.json"
 
 
 class FullBy(StrEnum):
-    """The origin of the row before a change: none (or none is needed), the source, or rows that the state keeps."""
+    """The origin of the row before a change: none (or none is needed), the source, or the state's row store."""
 
     NOTHING = ""
     SOURCE = "images"
@@ -19,7 +22,7 @@ class FullBy(StrEnum):
 
 
 def keep_changelog(store: CheckpointStore, full_by: FullBy) -> None:
-    """Record the origin. Before the first sealed epoch, each start decides it again."""
+    """Record the origin. Before the first sealed epoch, each start records it again."""
     if full_by is not begun_with(store, full=bool(full_by)):
         store.documents.write(_NAME, {"by": str(full_by)})
 

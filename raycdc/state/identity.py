@@ -1,6 +1,8 @@
-"""``meta.json``: the identity of a state, and if it may be used. Written once, except when the state is moved.
+"""``meta.json``: the identity of a state, and the bar of a location that must not be used.
 
-| version | content | a process that would use the state |
+Written once, except when the state is moved.
+
+| version | content | a process that tries to use the state |
 |---|---|---|
 | 1 | the pipeline's name and the identity of its commits | may |
 | 2, with `moved_to` | the state is at another location now | gets that location |
@@ -30,8 +32,8 @@ BARRED_VERSION = 2
 class StateIdentity(JsonObject):
     """The identity of a state: its pipeline, and `checkpoint`, which is in every commit of it.
 
-    `moved_to` bars a location that a state has left, `copied_from` one that is not complete yet; both are folders or
-    URLs, and `at_ms` says since when. `copy` identifies the copy that writes there.
+    `moved_to` bars a location that a state has left, `copied_from` a location whose copy is not complete; both are
+    folders or URLs. `at_ms` is the time of the bar. `copy` identifies the copying process.
     """
 
     checkpoint: str
@@ -55,7 +57,7 @@ class StateIdentity(JsonObject):
         return codec.encode(self.to_json())
 
     def bar(self, where: str) -> str:
-        """Return why the location `where` may not be used, and what to do."""
+        """Return why the location `where` must not be used, and what to do."""
         since = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
         if self.moved_to:
             return (
@@ -86,7 +88,7 @@ def read_identity(folder: StateFolder) -> StateIdentity | None:
 
 
 def require_usable(folder: StateFolder) -> StateIdentity | None:
-    """Return `read_identity`. Raises `StateError` if the state is barred."""
+    """Return the identity, or None, like `read_identity`. Raises `StateError` if the state is barred."""
     identity = read_identity(folder)
     if identity is not None and identity.barred:
         raise StateError(identity.bar(folder.where))
@@ -94,9 +96,9 @@ def require_usable(folder: StateFolder) -> StateIdentity | None:
 
 
 def identity_of(folder: StateFolder, pipeline: str, *, create: bool) -> StateIdentity:
-    """The identity of the state in a folder, which is made where a state begins.
+    """Return the identity of the state in a folder. With `create`, it is made if there is no state yet.
 
-    Raises `StateError` if it is barred.
+    Raises `StateError` if the state is barred.
     """
     return require_usable(folder) or _created(folder, pipeline, create=create)
 
@@ -104,7 +106,7 @@ def identity_of(folder: StateFolder, pipeline: str, *, create: bool) -> StateIde
 def require_identity(folder: StateFolder) -> None:
     """Raise `StateError` if the folder lacks ``meta.json`` but had a state.
 
-    Another first start may create one meanwhile.
+    Another process's first start may create it meanwhile.
     """
     if folder.has_remains() and folder.read(NAME) is None:
         raise StateError(
@@ -128,7 +130,7 @@ def _created(folder: StateFolder, pipeline: str, *, create: bool) -> StateIdenti
     folder.require_usable()
     folder.create("epochs", "commits", "schemas", "spool")
     folder.create_once(NAME, StateIdentity(uuid.uuid4().hex, pipeline).encoded())
-    # Two first starts may run here before the lease stops one of them; both must use the same identity.
+    # Two first starts may run here before the lease stops one of them. Both must use the same identity.
     created = read_identity(folder)
     assert created is not None
     return created

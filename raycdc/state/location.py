@@ -1,4 +1,4 @@
-"""The location of a state: a folder, or an object store with a folder for files that stay on this machine."""
+"""The location of a state: a folder, or an object store together with a folder for files that stay on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from raycdc.storage.url import FolderLocation, Location, ObjectLocation, parse_l
 class StateLocation:
     """The location of the documents, and the folder `work` of this machine for segments and files of processes.
 
-    `work` is the state's own folder if it has one. Picklable; `settings` have secrets, for processes of the run.
+    `work` is the state's own folder if the state is in a folder. Picklable; `settings` contain secrets, for processes
+    of the run.
     """
 
     location: Location
@@ -46,7 +47,7 @@ class StateLocation:
         return cls(FolderLocation(str(folder)), folder)
 
     def below(self, name: str) -> Location:
-        """The place called `name` below that of the documents."""
+        """Return the location `name` below that of the documents."""
         return self.location.below(name)
 
     @property
@@ -54,9 +55,10 @@ class StateLocation:
         return isinstance(self.location, ObjectLocation)
 
     def open(self, disk: Disk = DISK, *, tries_for_s: float = TRIES_FOR_S) -> StateFolder:
-        """Return the documents.
+        """Return the folder of the documents.
 
-        Raises `StateError` if a store cannot be opened as configured; an unreachable one is retried for `tries_for_s`.
+        Raises `StateError` if a store cannot be opened as configured. An unreachable store is retried for
+        `tries_for_s`.
         """
         match self.location:
             case FolderLocation(path):
@@ -69,7 +71,7 @@ class StateLocation:
 
 
 class StateLock:
-    """The flock of a state, which excludes other processes of this machine while its own lives."""
+    """The flock of a state, which excludes other processes of this machine as long as its process lives."""
 
     def __init__(self, location: StateLocation) -> None:
         self._location = location
@@ -78,27 +80,27 @@ class StateLock:
         return f"StateLock({str(self._location.work)!r}, holder={self.holder()!r})"
 
     def take(self) -> Lease:
-        """`StateError` names the process that has it."""
+        """Take the lock. Raises `StateError` that names the process that has it."""
         folder = LocalFolder(self._location.work)
         if self._location.on_store:
-            # A machine on which the pipeline never ran has none.
+            # A machine on which the pipeline never ran has no work folder.
             folder.create()
         return folder.lease("lease")
 
     def holder(self) -> str:
-        """The pid of the process on this host that has the lock; empty if none has it."""
+        """Return the pid of the process on this host that has the lock; empty if none has it."""
         return LocalFolder(self._location.work).holder("lease")
 
     @property
     def identity(self) -> str:
-        """The locked file as `raycdc.state.drivers.heartbeat.Holder.lock`; empty where it is in the state's own folder,
-        where everybody meets it.
+        """Return the identity of the locked file as in `raycdc.state.drivers.heartbeat.Holder.lock`; empty if it is in
+        the state's own folder, where all machines use the same file.
         """
         return "" if self.file is None else self.file.identity
 
     @property
     def file(self) -> LockFile | None:
-        """The locked file; None if it is in the state's own folder."""
+        """Return the locked file; None if it is in the state's own folder."""
         path = self._location.work / "lease"
         return LockFile(lock_of(path), str(path)) if self._location.on_store else None
 
@@ -114,5 +116,5 @@ def state_location(options: PipelineOptions, storage: StorageOptions) -> StateLo
 
 
 def state_of(config: PipelineConfig) -> StateLocation:
-    """Return the location of a whole configuration's state."""
+    """Return the location of the state of a whole configuration."""
     return state_location(config.pipeline, config.storage)

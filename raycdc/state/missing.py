@@ -1,7 +1,7 @@
 """Rows that changed in the source's log, but that the source cannot deliver when they are read.
 
-The stream's state has their total number, and those of the epoch that it ends (``missing``). Each epoch therefore
-reports its own, whether it is staged once or again, and however often an unchanged state is sealed.
+In the stream's state, ``missing`` has their total number, and the missing rows of the epoch that the state ends. Each
+epoch therefore reports its own, whether it is staged once or again, and however often an unchanged state is sealed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from raycdc.state.opaque import SealedSplit
 
 @dataclass(frozen=True, slots=True)
 class MissingRow(JsonObject):
-    """A change without its row. `key` is the row's key as a JSON object, `pos` where the change is in the log."""
+    """A change whose row is missing.
+
+    `key` is the row's key as a JSON object, `pos` is the position of the change in the log.
+    """
 
     table: TableId
     key: str
@@ -28,7 +31,7 @@ class MissingRow(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class MissingState(JsonObject):
-    """The missing rows in a stream's state: their `count` since it began, and the `rows` of the epoch that it ends."""
+    """The missing rows in a stream's state: their total `count`, and the `rows` of the epoch that the state ends."""
 
     count: int = 0
     rows: tuple[MissingRow, ...] = ()

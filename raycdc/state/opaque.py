@@ -6,10 +6,11 @@
 | `LogNotes` | a connector: further data that its log needs to continue from there |
 | `SealedSplit` | the reader of the unbounded split: the position, and data that belong to it |
 | `EnumeratorState` | an enumerator |
-| `PlannerState` | the part of a connector that cuts tables into chunks
+| `PlannerState` | the part of a connector that cuts tables into chunks |
 
-|Each author has its own classes with a codec, such as ``BinlogOffset.from_json(position.to_json())``. Here a value is \
-the JSON of that codec, as links and stores have it. Invariant: it is written exactly as it was read.
+Each author has its own classes with a codec, such as ``BinlogOffset.from_json(position.to_json())``. The classes of
+this module hold the JSON of that codec, as links and stores have it. Invariant: the JSON is written exactly as it was
+read.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any, Self, TypeAlias
 
 from raycdc.model.json_value import Json
 
-#: The position of each split by its id, as people may see it with the written rows: JSON of its connector.
+#: The position of each split by its id, in the form that people see with the written rows: JSON of its connector.
 Positions: TypeAlias = Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """See the module's docstring."""
+    """Base of values that only their author can interpret; see the module's docstring."""
 
     _json: Any
 
@@ -38,7 +39,7 @@ class Opaque:
         return cls(data)
 
     def to_json(self) -> Any:
-        """Return the document for the author's codec, for links and for stores."""
+        """Return the JSON for the author's codec, for links and for stores."""
         return self._json
 
 
@@ -54,7 +55,7 @@ class Position(Opaque):
 
 
 class LogNotes(Opaque):
-    """A log's additional data for going on, besides position and schemas."""
+    """A log's additional data, besides position and schemas, to continue from a position."""
 
     __slots__ = ()
 
@@ -63,7 +64,7 @@ class LogNotes(Opaque):
         return bool(self._json)
 
 
-#: A log that has nothing to remember.
+#: The notes of a log that needs none.
 NO_NOTES = LogNotes({})
 
 
@@ -82,14 +83,14 @@ class SealedSplit(Opaque):
 
     @property
     def missing(self) -> Any:
-        """The JSON of `raycdc.state.missing.MissingState`; None if no row was ever missing."""
+        """Return the JSON of `raycdc.state.missing.MissingState`; None if no row was ever missing."""
         return self._json.get("missing")
 
     def incarnation(self, table: str) -> int | None:
         """Return the incarnation of a table in the split; None if it is not followed, or has no incarnations."""
         followed = self._json.get("tables", {}).get(table)
         if followed is None:
-            # A table in the catch-up stream is listed among the parked ones, but rows of it come.
+            # A table in the catch-up stream is listed among the parked ones, but its rows are delivered.
             parked = self._json.get("parked", {}).get(table, {})
             followed = parked if "catching_up" in parked else None
         return None if followed is None else int(followed.get("incarnation", 0))
@@ -102,16 +103,16 @@ class EnumeratorState(Opaque):
 
     @property
     def tables(self) -> frozenset[str]:
-        """Names of the tables that it knows; none where it keeps none."""
+        """Return the names of the tables that the enumerator knows; empty if it stores none."""
         return frozenset(self._json.get("tables", ()))
 
 
 class PlannerState(Opaque):
-    """The progress of cutting a table into chunks; at first only the key by which it is cut."""
+    """The progress of cutting a table into chunks; at first only the key by which the table is cut."""
 
     __slots__ = ()
 
 
 def positions_in(splits: Mapping[str, SealedSplit]) -> dict[str, Position]:
-    """Return the position of each split that has one."""
+    """Return return the position of each split that has one."""
     return {split: state.position for split, state in splits.items() if state.position is not None}

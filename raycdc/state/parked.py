@@ -1,9 +1,9 @@
-"""A parked target: it could not take its rows of a sealed epoch, and the other targets go on without it.
+"""Parked targets.
 
-It is part of the commit record (`raycdc.state.store`), written by the epoch loop
-(`raycdc.delivery.targets.parked_targets`). The record lists the tables that wait for a decision. The source is notified
-(`raycdc.source.tables.parking.Refusal`) and passes none of their rows from some later position on; rows before that are
-not written either.
+A parked target could not take its rows of a sealed epoch, and the other targets go on without it. Its entry is part of
+the commit record (`raycdc.state.store`), written by the epoch loop (`raycdc.delivery.targets.parked_targets`). The
+record lists the tables that wait for a decision. The source is notified (`raycdc.source.tables.parking.Refusal`) and
+passes none of their rows from some later position on; rows before that are not written either.
 
 A source table takes part again from the manifest in which its resnapshot began: its incarnation is then greater than
 when it was parked, and its rows start by emptying the target. This is independent of how much of the refused epoch the
@@ -21,8 +21,8 @@ from raycdc.model import TableId
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.state.opaque import Position
 
-#: The advice for each reason, to be followed before the table is resnapshotted. ``tests/e2e/test_ways_out.py`` tries
-#: each, and fails for a reason without a story.
+#: The advice for each reason, to be followed before the table is resnapshotted. ``tests/e2e/test_ways_out.py`` tests
+#: each, and fails for a reason without a test.
 WAYS_OUT: Mapping[ParkReason, str] = {
     ParkReason.CHANGE: "Delete or move away the target if it is a changelog or has another key; any other is emptied, "
     "and gets the columns that the table has now",
@@ -45,11 +45,12 @@ REPLACEABLE = frozenset({ParkReason.CHANGE, ParkReason.TAKEN, ParkReason.MODIFIE
 
 @dataclass(frozen=True, slots=True)
 class ParkedTarget(JsonObject):
-    """The target has nothing from `epoch` on, except what `held` (its commit vector; None: none) says.
+    """A target that has nothing from `epoch` on, except for the part that its commit vector `held` covers (None:
+    nothing).
 
     `sources` are the source tables that do not take part, with their incarnations when they were parked. `positions`
-    are those of the splits before the epoch. `begun`: a merged target was emptied and has rows again, of the tables
-    that are no longer in `sources`.
+    are those of the splits before the epoch. `begun`: a merged target was emptied and has rows again, from tables that
+    are no longer in `sources`.
     """
 
     epoch: int
@@ -62,11 +63,11 @@ class ParkedTarget(JsonObject):
     begun: bool = False
 
     def waits(self, source: TableId, manifest: Manifest) -> bool:
-        """Return True if rows of `source` in `manifest` are not for the target."""
+        """Return True if the target must not get the rows of `source` in `manifest`."""
         if manifest.epoch < self.epoch:
             return False
         if str(source) not in self.sources:
-            # A table that comes to the target later: its rows go there once the target was emptied.
+            # A table that is routed to the target later. Its rows are written after the target was emptied.
             return not self.begun and not any(self._is_back(TableId.parse(name), manifest) for name in self.sources)
         return not self._is_back(source, manifest)
 
@@ -76,7 +77,9 @@ class ParkedTarget(JsonObject):
         return now is not None and now > self.sources[str(source)]
 
     def after(self, manifest: Manifest, sources: Collection[TableId]) -> ParkedTarget | None:
-        """The entry once `manifest`, which has something of `sources` for the target, is recorded; None: over."""
+        """Return the entry after `manifest` is committed, which has changes of `sources` for the target; None if it is
+        not parked any more.
+        """
         if manifest.epoch < self.epoch:
             return self
         back = {str(source) for source in sources if not self.waits(source, manifest)}

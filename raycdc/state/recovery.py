@@ -1,8 +1,8 @@
-"""Decides about a sealed epoch without a commit record, by one table of cases, before anything is written.
+"""Decides what to do with a sealed epoch that has no commit record, before anything is written.
 
-Called by the epoch loop at start, for each such epoch in order, with the commit vector of each of its tables.
+Called by the epoch loop at its start, for each such epoch in order, with the commit vector of each of its tables.
 
-| tables that hold the epoch | segments of the others | decision |
+| tables that hold the epoch | segments of the other tables | decision |
 |---|---|---|
 | one holds less than its record says, or a later epoch than any we sealed | – | `Refuse` |
 | one holds an unrecorded epoch that we did not seal, or not for it, or only after it was written | – | `Refuse` |
@@ -34,18 +34,20 @@ from enum import Enum
 from raycdc.model import TableId
 from raycdc.state.manifests.manifest import STATE_NODE, Manifest
 
-#: Steps of one table's epoch, in order. A table holds an epoch once its vector is at `STEP_LAST` of it or beyond.
+#: Steps of one table's epoch, in order. A table holds an epoch once its vector is at `STEP_LAST` of the epoch or later.
 STEP_SCHEMA = 0
 STEP_APPEND = 1
 STEP_MERGE = 2
 STEP_LAST = 3
-#: The step of a tombstone: the epoch is refused for ever, although its number is used.
+#: The step of a tombstone: the epoch is refused forever, but its number stays used.
 STEP_TOMBSTONE = 7
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class CommitVector:
-    """The progress of a target table: everything up to and including (`epoch`, `step`), written by `generation`."""
+    """The progress of a target table: it holds everything up to and including (`epoch`, `step`), written by
+    `generation`.
+    """
 
     epoch: int
     step: int
@@ -59,12 +61,12 @@ class CommitVector:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Every table holds the epoch: only its commit record is missing."""
+    """Every table holds the epoch. Only its commit record is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Write the epoch again for `tables`; their sinks skip the parts that they hold already."""
+    """Write the epoch again for `tables`. Their sinks skip the parts that they already hold."""
 
     tables: tuple[TableId, ...]
 
@@ -74,7 +76,7 @@ class Frozen:
     """Some tables hold the epoch, and others can never get it.
 
     `again` must be resnapshotted because their segments are gone, `barred` because they have a tombstone of it;
-    `replay` can be written. `text` explains this, with the alternative if a resnapshot is out of the question.
+    `replay` can be written. `text` explains this, and names the alternative to a resnapshot.
     """
 
     again: tuple[TableId, ...]
@@ -85,21 +87,25 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """No table holds the epoch and it cannot be replayed: bar it in `tables`, drop it and all later ones."""
+    """No table holds the epoch, and it cannot be replayed: write its tombstone to `tables`, and drop it and all later
+    epochs.
+    """
 
     tables: tuple[TableId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The sink contradicts the state; `text` says which table and the ways out."""
+    """The sink contradicts the state. `text` names the table and the possible remedies."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """An epoch that is not recorded: who sealed it, and the targets it has something for."""
+    """An epoch that is not recorded: the generation that sealed it, and the targets for which it has rows
+    or changes.
+    """
 
     generation: int
     targets: Collection[TableId]
@@ -127,10 +133,10 @@ def decide(
     newest_epoch: int,
     renamed: Collection[TableId] = (),
 ) -> Decision:
-    """The decision for `manifest`, as the module's table says.
+    """Return the decision about `manifest` according to the module's table.
 
-    `holds` is what each of the epoch's target tables says about itself, `recorded` the vectors of the last commit
-    record by their names, and `newest_epoch` the greatest epoch number this state ever used. `lost` are targets that
+    `holds` are the vectors that the epoch's target tables report, `recorded` are the vectors of the last commit record
+    by table name, and `newest_epoch` is the greatest epoch number that this state ever used. `lost` are targets that
     need segments which are missing or damaged, `renamed` those whose columns get other names in the epoch.
     """
     if contradiction := contradictions(holds, recorded=recorded, newest_epoch=newest_epoch):
@@ -153,14 +159,16 @@ def decide(
 
 
 def lacks(epoch: int, vector: CommitVector | None) -> bool:
-    """Return True if a table that says `vector` of itself may need the epoch's segments."""
+    """Return True if a table that reports `vector` may need the epoch's segments."""
     return _holding(epoch, vector) in (_TargetProgress.NONE, _TargetProgress.PART)
 
 
 def contradictions(
     holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]], newest_epoch: int
 ) -> Refuse | None:
-    """The first table that holds less than recorded (restored, swapped, deleted) or more than was ever sealed."""
+    """Return a refusal for the first table that holds less than recorded (restored, swapped, deleted) or more than was
+    ever sealed; None if there is none.
+    """
     for text in shortfalls(holds, recorded=recorded).values():
         return Refuse(text)
     return beyond(holds, newest_epoch=newest_epoch)
@@ -185,7 +193,9 @@ def shortfalls(
 
 
 def beyond(holds: Mapping[TableId, CommitVector | None], *, newest_epoch: int) -> Refuse | None:
-    """The first table that holds more than was ever sealed: the state is older than the sink."""
+    """Return a refusal for the first table that holds more than was ever sealed, because the state is older than the
+    sink.
+    """
     for table, vector in holds.items():
         if vector is not None and vector.epoch > newest_epoch:
             return Refuse(
@@ -202,7 +212,8 @@ def ahead(
     recorded: Mapping[str, tuple[int, int]],
     sealed: Mapping[int, Sealed],
 ) -> Refuse | None:
-    """Return the first table with an epoch of one of our numbers that another copy of this state wrote.
+    """Return a refusal for the first table with an epoch that has one of our numbers, but was written by another copy
+    of this state.
 
     `sealed` are all unrecorded epochs. A table's epoch beyond its record must be one of these, have rows for the table,
     and be sealed before it was written; otherwise the other copy, which uses the same numbers, wrote it.
@@ -213,7 +224,7 @@ def ahead(
         if (vector.epoch, vector.step) <= recorded.get(str(table), (0, 0)):
             continue
         ours = sealed.get(vector.epoch)
-        # A sink that does not keep generations says 0.
+        # The generation is 0 if a sink does not store generations.
         older = ours is not None and 0 < vector.generation < ours.generation
         if ours is None or table not in ours.targets or older:
             return Refuse(another_copy(table, vector.epoch))

@@ -55,20 +55,23 @@ from raycdc.state.manifests.manifest_files import KnownManifest, ManifestCompact
 
 __all__ = ["KEEP_COMMITTED", "CheckpointStore", "CommitRecord", "RoutedTarget", "sweep"]
 
-#: Committed epochs whose manifests and records are kept for people to look at; recovery needs only the last.
+#: The number of committed epochs whose manifests and records are kept for people. Recovery needs only the last one.
 KEEP_COMMITTED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """The memory of a process besides storage: the base of its commit records, and documents known to be durable."""
+    """What a process remembers besides storage: the base of its commit records, and documents known to be durable."""
 
     bases: RecordBases
     durable: set[str] = field(default_factory=set)
 
 
 class CheckpointStore:
-    """See the module's docstring. Methods block on disk only; `StateError` names the file in trouble."""
+    """The checkpoint on durable storage; see the module's docstring.
+
+    Methods block only on the disk or store; `StateError` names the file concerned.
+    """
 
     def __init__(
         self,
@@ -79,30 +82,32 @@ class CheckpointStore:
         disk: Disk = DISK,
         compaction: ManifestCompaction | None = None,
     ) -> None:
-        """Open the store at `path`, creating it when nothing is there and `create` is set.
+        """Open the store at `path`. If there is no state and `create` is set, create it.
 
-        A folder with epochs but without a readable ``meta.json`` is an error, never a first start. A `pipeline` name
-        other than the one the state was created for is also an error. `disk` is the file system of the documents.
+        A folder with epochs but without a readable ``meta.json`` is an error, and never taken for a first start. A
+        `pipeline` name other than the one for which the state was created is also an error. `disk` is the file system
+        of the documents.
         """
         self.location = path if isinstance(path, StateLocation) else StateLocation.of(path)
-        #: The folder of this machine for segments and files of processes: the state's own folder if it has one.
+        #: The local folder for segments and files of processes: the state's own folder if the state is in a folder.
         self.path = self.location.work
         self._folder = self.location.open(disk)
-        #: Segments of readers on this node; the folder exists after the store was created.
+        #: Segments of readers on this node. The folder exists after the store was created.
         self.spool = self.path / "spool"
         self.generations = Generations(self._folder)
         self.manifest_files = ManifestFiles(self._folder, compaction)
         self._remembered = _Remembered(RecordBases(self._folder, compaction or ManifestCompaction()))
-        #: A lock of this machine. Other machines meet it only if they share the folder.
+        #: A lock on this machine. Other machines use the same lock only if they share the folder.
         self.lock = StateLock(self.location)
         self.documents = DriverDocuments(self._folder, self.generations)
         identity = identity_of(self._folder, pipeline, create=create)
         if create and self.location.on_store:
             LocalFolder(self.path).create("spool")
         self.pipeline = identity.pipeline
-        #: Identity of this checkpoint: part of every sink commit, so that deleted state never looks committed.
+        #: The identity of this checkpoint. It is part of every sink commit, so that epochs of a deleted state never
+        #: look committed.
         self.checkpoint = identity.checkpoint
-        #: Identity of this pipeline's commits in a sink.
+        #: The identity of this pipeline's commits in a sink.
         self.app_id = f"raycdc:{self.pipeline}:{self.checkpoint}"
         if pipeline and self.pipeline and pipeline != self.pipeline:
             raise StateError(
@@ -112,7 +117,7 @@ class CheckpointStore:
 
     @classmethod
     def there(cls, path: StateLocation | Path | str, *, pipeline: str = "") -> CheckpointStore | None:
-        """The store at `path`, as a start would find it, with its errors; None if a start would make one."""
+        """Return the store at `path`; None if a start would create it. Raises the errors that a start would raise."""
         location = path if isinstance(path, StateLocation) else StateLocation.of(path)
         folder = location.open()
         if folder.read(NAME) is None:
@@ -124,26 +129,25 @@ class CheckpointStore:
         return f"CheckpointStore({str(self.location)!r}, pipeline={self.pipeline!r}, checkpoint={self.checkpoint!r})"
 
     def needed_segments(self) -> set[str]:
-        """Names of the segments, on whatever node, that an uncommitted epoch refers to."""
+        """Return the names of the segments, on any node, to which an uncommitted epoch refers."""
         record = self.last_commit()
         uncommitted = self.manifests(record.epoch if record else -1)
         return {segment.name for manifest in uncommitted for segment in manifest.segments}
 
     def sweep_spool(self) -> int:
-        """Delete segments here that no uncommitted epoch refers to: what readers had not sealed when they died.
+        """Delete segments here to which no uncommitted epoch refers, because their readers died before sealing them.
 
-        Returns how many. Only under the lease, after recovery and while there is no reader; epochs may be committed
-        meanwhile.
+        Returns the number of deleted segments. Call it only under the lease, after recovery and while there is no
+        reader; epochs may be committed meanwhile.
         """
         return sweep(self.spool, self.needed_segments())
 
-    # -- one driver at a time ---------------------------------------------------------------------------------------
-
     def lease(self, wait: Callable[[str], None] | None = None) -> Lease:
-        """Take the state for this process until `Lease.release`. `StateError` names the process that has it.
+        """Take the state for this process until `Lease.release`. Raises `StateError` that names the process that has
+        it.
 
-        A driver on another machine is not excluded by the lock, but known by its heartbeats; one that died there
-        without a last report is waited for (`raycdc.state.drivers.heartbeat.SILENT_S`; `require_vacant` explains
+        The lock does not exclude a driver on another machine, but such a driver is known by its heartbeats. If it died
+        without a last report, this waits for `raycdc.state.drivers.heartbeat.SILENT_S` (`require_vacant` explains
         `wait`).
         """
         lock = self.lock.take()
@@ -154,12 +158,10 @@ class CheckpointStore:
             raise
         return lock
 
-    # -- manifests --------------------------------------------------------------------------------------------------
-
     def write_manifest(self, manifest: Manifest) -> None:
-        """Make `manifest` the newest sealed epoch, atomically and durably. Repeating the same one is harmless.
+        """Make `manifest` the newest sealed epoch, atomically and durably. Writing the same manifest again is harmless.
 
-        `FencedError` when its generation is not the newest, `StateError` when its number is used already.
+        Raises `FencedError` if its generation is not the newest, `StateError` if its number is already used.
         """
         name = epoch_name("epochs", manifest.epoch)
 
@@ -171,7 +173,7 @@ class CheckpointStore:
                 self._folder.create_once(name, encoded.data)
             if self._folder.read(name) == encoded.data:
                 return encoded.known
-            # The same manifest may be encoded differently than the first time, because more earlier ones exist now.
+            # The same manifest may be encoded differently than the first time, because there are more earlier ones now.
             there = self.manifest_files.read(manifest.epoch)
             if there is None or there.to_json() != manifest.to_json():
                 raise StateError(
@@ -184,9 +186,9 @@ class CheckpointStore:
             self.manifest_files.written(known, generation=manifest.generation)
 
     def manifest(self, epoch: int) -> Manifest:
-        """The manifest of `epoch`. Raises `StateError` if it is not there (never sealed, dropped or pruned).
+        """Return the manifest of `epoch`. Raises `StateError` if it does not exist (never sealed, dropped or pruned).
 
-        Segments in the state's spool are placed there; those of other nodes are the caller's to place.
+        Segments in the state's spool get their present path; segments of other nodes are located by the caller.
         """
         manifest = self._folder.atomically(lambda: self.manifest_files.read(epoch))
         if manifest is None:
@@ -196,11 +198,11 @@ class CheckpointStore:
         return replace(manifest, segments=tuple(here))
 
     def sealed_epochs(self, after: int = -1) -> list[int]:
-        """Numbers of the sealed epochs greater than `after`, ascending."""
+        """Return the numbers of the sealed epochs greater than `after`, ascending."""
         return self.manifest_files.epochs.sealed(after)
 
     def manifest_after(self, after: int) -> Manifest | None:
-        """The first sealed epoch greater than `after`; None if there is none."""
+        """Return the first sealed epoch greater than `after`; None if there is none."""
 
         def act() -> Manifest | None:
             sealed = self.sealed_epochs(after)
@@ -209,9 +211,8 @@ class CheckpointStore:
         return self._folder.atomically(act)
 
     def manifests(self, after: int = -1) -> Iterator[Manifest]:
-        """Yield the sealed epochs greater than `after`, ascending, read one at a time.
-
-        They are synced first: their writer may have died before they were durable, and they may reach the sink now.
+        """Yield the sealed epochs greater than `after`, ascending, read one at a time. ¶They are synced first, because
+        their writer may have died before they were durable, and they may be written to the sink now.
         """
         epochs = self.sealed_epochs(after)
         if epochs:
@@ -219,7 +220,7 @@ class CheckpointStore:
         return (self.manifest(epoch) for epoch in epochs)
 
     def last_manifest(self) -> Manifest | None:
-        """Return the newest sealed epoch, where reading goes on after recovery; None at a first start."""
+        """Return the newest sealed epoch, from which reading continues after recovery; None at a first start."""
 
         def act() -> Manifest | None:
             sealed = self.sealed_epochs()
@@ -228,7 +229,7 @@ class CheckpointStore:
         return self._folder.atomically(act)
 
     def next_epoch(self) -> int:
-        """The first number no epoch had yet, dropped ones included; 1 at a first start."""
+        """Return the first number that no epoch has used, including dropped ones; 1 at a first start."""
         return self.manifest_files.epochs.next()
 
     def drop_after(self, epoch: int) -> list[int]:
@@ -239,8 +240,6 @@ class CheckpointStore:
             return self.manifest_files.epochs.drop_after(epoch, self.generations.own())
 
         return self.documents.as_driver("the end of later epochs", act)
-
-    # -- commits ----------------------------------------------------------------------------------------------------
 
     def write_commit(self, record: CommitRecord) -> None:
         """Record that the sink holds `record.epoch`, then prune epochs older than the last `KEEP_COMMITTED`."""
@@ -264,17 +263,15 @@ class CheckpointStore:
         """
         return self._folder.atomically(lambda: self._remembered.bases.newest(CommitFiles(self._folder)))
 
-    # -- schemas ----------------------------------------------------------------------------------------------------
-
     def put_schema(self, schema: TableSchema) -> str:
-        """Keep `schema` and return its fingerprint; known ones cost one look at the folder."""
+        """Store `schema` and return its fingerprint. For a known schema, only the folder is read."""
         fingerprint = schema.fingerprint()
         self.put_documents({fingerprint: schema.to_json()})
         return fingerprint
 
     def put_documents(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep schema documents by their fingerprints: each is ``TableSchema.to_json`` and whatever else its source
-        wants back (`document`).
+        """Store schema documents by their fingerprints: each is ``TableSchema.to_json`` and the source's own data
+        (`document`).
         """
         named = {f"schemas/{fingerprint}.json": document for fingerprint, document in documents.items()}
         new = {
@@ -290,25 +287,25 @@ class CheckpointStore:
         self._remembered.durable.update(named)
 
     def schema(self, fingerprint: str) -> TableSchema:
-        """The schema called `fingerprint`. Raises `StateError` if the state does not have it."""
+        """Return the schema called `fingerprint`. Raises `StateError` if the state does not have it."""
         return TableSchema.from_json(self.document(fingerprint))
 
     def document(self, fingerprint: str) -> dict[str, Any]:
-        """The document kept by `put_documents`. Raises `StateError` if the state does not have it."""
+        """Return the document that `put_documents` stored. Raises `StateError` if the state does not have it."""
         name = f"schemas/{fingerprint}.json"
         document = codec.read_current(self._folder, name)
         if document is None:
             origin = self._folder.origin(name)
             raise StateError(f"{origin} is missing although an epoch refers to it: the state is incomplete.")
-        # A target's has none, and a source that says no more of its tables may come to the same one later.
+        # A target's document has no data of a source, and a source without own data may later have the same document.
         document.setdefault("fingerprint", fingerprint)
         return document
 
 
 def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) -> int:
-    """Delete epochs older than the last `KEEP_COMMITTED` committed ones, but no file needed to read those.
+    """Delete epochs older than the last `KEEP_COMMITTED` committed ones, but no file needed to read the kept ones.
 
-    Returns the first of the kept epochs.
+    Returns the first kept epoch.
     """
     kept = commits.kept(KEEP_COMMITTED)
     first = manifests.kept_from(kept)
@@ -320,7 +317,10 @@ def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) 
 
 
 def sweep(spool: Path, needed: Collection[str]) -> int:
-    """Delete the files of `spool` whose names are not in `needed`; return their number. Folders are left alone."""
+    """Delete the files of `spool` whose names are not in `needed`.
+
+    Returns their number. Folders are not deleted.
+    """
     orphans = [path for path in spool.iterdir() if path.name not in needed and not path.is_dir()]
     for path in orphans:
         path.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Bytes of messages to batches of changes."""
+"""Converts bytes of messages to batches of changes."""

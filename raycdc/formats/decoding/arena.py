@@ -1,9 +1,9 @@
 """Column arenas of the formats: reusable buffers of one table in Arrow's layout, which compiled loops fill.
 
-Row ``r`` of column ``c``: a number is the word ``i64[base + r]`` whatever its type (128 bits: two words from
-``base + 2r``) and is narrowed when the batch is made; text lies at ``vdata[begin + voff[s, r]]`` up to
-``voff[s, r + 1]``, where ``s`` is the column's slot; null is ``valid[c, r] = 0``. `ArenaView.col` holds base,
-slot and what the column expects. Buffers grow when asked to and keep their size. No Python object exists per row.
+Row ``r`` of column ``c``: a number is the word ``i64[base + r]`` whatever its type (128 bits: two words from ``base +
+2r``) and is narrowed when the batch is made; text lies at ``vdata[begin + voff[s, r]]`` up to ``voff[s, r + 1]``, where
+``s`` is the column's slot; null is ``valid[c, r] = 0``. `ArenaView.col` holds base, slot and what the column expects.
+Buffers grow on request and never shrink. No Python object exists per row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from raycdc.formats.loops.row_loops import ArenaView
 from raycdc.model import LogicalType, TypeKind
 from raycdc.model.batch import BATCH_ROWS_MAX
 
-#: First capacity in rows and in bytes of each text column.
+#: The initial capacity in rows, and in bytes of each text column.
 _ROWS_FIRST = 1024
 _TEXT_BYTES_FIRST = 16 << 10
-#: Arrow's int32 offsets end here.
+#: The largest int32 offset that Arrow supports.
 _TEXT_BYTES_MAX = (1 << 31) - 1
 
 _INTEGERS = {TypeKind.INT8: 1, TypeKind.INT16: 2, TypeKind.INT32: 4, TypeKind.INT64: 8, TypeKind.YEAR: 2}
@@ -54,7 +54,7 @@ class WireColumn:
 
 
 class Arena:
-    """The buffers of one version of one table. One thread at a time."""
+    """The buffers for rows of one table in one version of its columns. For one thread at a time."""
 
     def __init__(self, columns: Sequence[WireColumn]) -> None:
         self.columns = tuple(columns)
@@ -77,7 +77,7 @@ class Arena:
 
     @property
     def rows_wanted(self) -> int:
-        """Rows that the loop wants in one piece, after it stopped for want of them."""
+        """Return the number of additional rows that the loop needs, after it stopped because of them."""
         return int(self._counters[cells.FULL_NEED])
 
     @property
@@ -89,11 +89,11 @@ class Arena:
         return int(self._counters[cells.ZERO_DATES])
 
     def unfit(self) -> WireColumn:
-        """The column that the loop's last error is about."""
+        """Return the column of the loop's last error."""
         return self.columns[int(self._counters[cells.ERROR_COLUMN])]
 
     def grow_rows(self, rows: int) -> None:
-        """Make room for `rows` rows at least; replaces `view`."""
+        """Make room for at least `rows` rows. Replaces `view`."""
         old, old_base, held = self.view, self._col[:, cells.C_BASE].copy(), self.rows
         self.view = self._view(max(rows, 2 * len(old.meta)), old.vdata)
         for c in range(len(self.columns)):
@@ -106,7 +106,10 @@ class Arena:
         self.view.meta[:held] = old.meta[:held]
 
     def grow_text(self) -> None:
-        """Make the room that the loop noted in the counters; replaces `view`. ValueError past Arrow's offsets."""
+        """Make the room that the loop noted in the counters.
+
+        Replaces `view`. Raises ValueError beyond Arrow's offsets.
+        """
         slot, need = int(self._counters[cells.FULL_SLOT]), int(self._counters[cells.FULL_NEED])
         if need > _TEXT_BYTES_MAX:
             raise ValueError(f"a column of {need} bytes is longer than a batch can hold")
@@ -119,7 +122,7 @@ class Arena:
         self.view = old._replace(vdata=vdata, slot=slots)
 
     def take(self) -> list[pa.Array]:
-        """All rows as Arrow arrays of their own; the arena starts over, empty."""
+        """Return all rows as Arrow arrays that own their memory, and empty the arena."""
         rows = self.rows
         arrays = [self._array(c, rows) for c in range(len(self.columns))]
         self.view.valid[:] = 1
@@ -169,7 +172,7 @@ class Arena:
 
 
 def _plan(logical: LogicalType) -> tuple[int, int, int, int]:
-    """(kind, p1, p2, whether a value has two words) of a type."""
+    """Return (kind, p1, p2, 1 if a value has two words) for a type."""
     match logical.kind:
         case TypeKind.DECIMAL:
             return cells.K_DECIMAL, logical.precision, logical.scale, 1
@@ -184,9 +187,9 @@ def _plan(logical: LogicalType) -> tuple[int, int, int, int]:
 
 
 def _buffer(values: npt.NDArray[Any]) -> pa.Buffer:
-    """A copy that Arrow owns."""
+    """Return a copy of the values that Arrow owns."""
     return pa.py_buffer(np.ascontiguousarray(values).tobytes())
 
 
-#: Rows after which a table's batch ends, as everywhere.
+#: The number of rows after which a table's batch ends, as in all of raycdc.
 ROWS_MAX = BATCH_ROWS_MAX

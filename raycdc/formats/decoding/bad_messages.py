@@ -1,4 +1,7 @@
-"""The errors of messages that cannot be decoded: each names the message's place, the reason, and the advice if any."""
+"""The errors of messages that cannot be decoded.
+
+Each names the position of the message and the reason, and gives advice if there is any.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ MALFORMED = (SchemaError, TypeError, KeyError, ValueError, AttributeError, Index
 
 @dataclass(frozen=True, slots=True)
 class MessageAt:
-    """The message `number` of a chunk of a batch."""
+    """A message, by its number in a chunk of a batch."""
 
     batch: MessageBatch
     chunk: Chunk
@@ -41,12 +44,12 @@ class MessageAt:
 
     @property
     def in_batch(self) -> int:
-        """The number of the message in its batch."""
+        """Return the number of the message in its batch."""
         return self.chunk.first + self.number
 
     @property
     def key(self) -> bytes | None:
-        """The message's key, if it has one."""
+        """Return the message's key, if it has one."""
         if self.batch.keys is None:
             return None
         key: bytes | None = self.batch.keys[self.in_batch].as_py()
@@ -58,7 +61,7 @@ class MessageAt:
         return self.batch.origin.location(int(self.batch.offsets[self.in_batch]))
 
     def text(self, slot: int) -> str:
-        """The text of an envelope field; empty if the message has none."""
+        """Return the text of an envelope field; empty if the message has none."""
         return self.chunk.text(self.number, slot).decode("utf-8", "replace")
 
     def does(self, action: int) -> bool:
@@ -70,12 +73,12 @@ class MessageAt:
         return bool(self.chunk.messages.info[self.number, envelope.ERROR] == code)
 
     def left_out(self, error: BadMessageError) -> BadMessage:
-        """The message for the dead-letter sink."""
+        """Return the message in the form for the dead-letter sink."""
         return BadMessage(self.batch.origin, int(self.batch.offsets[self.in_batch]), self.key, self.raw, error)
 
 
 def scan_error(message: MessageAt, spec: EnvelopeSpec) -> BadMessageError:
-    """The error of a message in which the scan found no envelope."""
+    """Return the error for a message in which the scan found no envelope."""
     code, at = message.chunk.messages.info[message.number, [envelope.ERROR, envelope.ERROR_AT]].tolist()
     if code == envelope.UNKNOWN_TYPE:
         return _error(UnknownTypeError, message, f"unknown {spec.type}; known are {', '.join(spec.actions)}")
@@ -103,7 +106,7 @@ def no_before_image(message: MessageAt, advice: str) -> BadMessageError:
 
 
 def no_row(message: MessageAt) -> BadMessageError:
-    """The error of a message without a row."""
+    """Return the error for a message without a row."""
     return _error(CorruptMessageError, message, "corrupt message: it holds no row")
 
 
@@ -118,19 +121,19 @@ def partial_row(message: MessageAt, table: TableId, column: WireColumn, advice: 
 
 
 def unfit_value(message: MessageAt, table: TableId, column: WireColumn, code: int) -> BadMessageError:
-    """The error of a value that does not fit its column, for the reason `code`."""
+    """Return the error for a value that does not fit its column, for the reason `code`."""
     why = f"{describe.value_problem(code)} (expected {column.type.native or column.type.kind.value})"
     return _error(UnrepresentableValueError, message, f"table {table}, column {column.name!r}: a value {why}")
 
 
 def table_of_ours(message: MessageAt) -> BadMessageError:
-    """The error of a message of the table that holds such messages."""
+    """Return the error for a message that names the table of dead letters as its own."""
     why = f"it names {DEAD_LETTERS}, where raycdc keeps messages that cannot be decoded, as its table"
     return _error(CorruptMessageError, message, why)
 
 
 def too_many_fields(message: MessageAt, table: TableId, options: FormatOptions) -> BadMessageError:
-    """The error of a message whose fields would be more columns than a table may have."""
+    """Return the error for a message whose fields would make more columns than a table may have."""
     why = (
         f"table {table}: with its fields the table would have more than {options.columns_max} columns. Give the "
         "table's columns in source.format, or raise source.format.columns_max"

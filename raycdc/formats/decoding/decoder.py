@@ -46,8 +46,8 @@ from raycdc.formats.loops.code_loops import PARTIAL
 from raycdc.formats.options import FormatOptions
 from raycdc.model.evolution import SchemaChangeEvent
 
-#: Bytes of messages that are tokenized before their rows are decoded: few enough for the tokens to stay in a cache,
-#: enough for the work of Python per chunk not to count.
+#: The bytes of messages that are tokenized before their rows are decoded: few enough for the tokens to stay in a cache,
+#: and enough for the Python work per chunk not to matter.
 CHUNK_BYTES = 1 << 20
 
 
@@ -107,13 +107,16 @@ class EnvelopeDecoder:
         self._tables.restore(state.get("tables", ()))
 
     def _chunk(self, batch: MessageBatch, chunk: Chunk) -> tuple[BadMessageError | None, int]:
-        """Decode a chunk; the first failure and the number of its message in the batch."""
+        """Decode a chunk.
+
+        Returns the first failure, if any, and the number in the batch of the message at which decoding stopped.
+        """
         self._tables.scan(batch, chunk)
         self._seq = chunk.number(self._seq)
         actions = chunk.column(envelope.ACTION)
         stop = chunk.count
         failure: BadMessageError | None = None
-        # A statement may change more tables than the one that its message names.
+        # A DDL statement is not rejected, because it may change more tables than the one that its message names.
         ours = np.isin(chunk.column(envelope.TABLE_NUMBER), self._tables.of_ours()) & (actions != envelope.DDL)
         for at in np.flatnonzero((actions == envelope.BAD) | ours).tolist():
             message = MessageAt(batch, chunk, at)
@@ -147,7 +150,10 @@ class EnvelopeDecoder:
         return failure, chunk.first + stop
 
     def _rows(self, batch: MessageBatch, chunk: Chunk, first: int, stop: int) -> tuple[BadMessageError | None, int]:
-        """Decode the messages from `first` up to `stop`, a table at a time."""
+        """Decode the messages from `first` up to `stop`, table by table.
+
+        Returns the first failure, and where decoding stopped.
+        """
         tables = chunk.column(envelope.TABLE_NUMBER)[first:stop]
         wanted = np.flatnonzero((chunk.column(envelope.ACTION)[first:stop] <= envelope.DELETE) & (tables >= 0)) + first
         failure: BadMessageError | None = None
@@ -192,7 +198,7 @@ class EnvelopeDecoder:
         return unfit_value(message, decoder.state.id, decoder.unfit(), code)
 
     def _ddl(self, message: MessageAt) -> BadMessageError | None:
-        """Pass a statement on. Returns an error if it cannot be read and must not be left out."""
+        """Pass a DDL statement on. Returns an error if it cannot be read and bad messages are not tolerated."""
         index = int(message.chunk.messages.info[message.number, envelope.TABLE_NUMBER])
         if index < 0:
             return None
@@ -203,7 +209,7 @@ class EnvelopeDecoder:
             more, statement = self._dialect.changes(message.raw, table.state.id)
         except MALFORMED as cause:
             return self._bad_message(message, unreadable_schema(message, malformed_schema(cause)))
-        # All of them: the statement may name other tables, too.
+        # All tables are flushed, because the statement may change others than the named one.
         for named in self._tables:
             named.flush(self._items)
         if defined is not None:
@@ -218,7 +224,7 @@ class EnvelopeDecoder:
         return None
 
     def _bad_message(self, message: MessageAt, error: BadMessageError) -> BadMessageError | None:
-        """Leave the message out, or return its error where it must not be left out."""
+        """Leave the message out, or return its error if bad messages are not tolerated."""
         self.statistics.bad += 1
         if self._options.on_error == "fail":
             return error
@@ -230,7 +236,10 @@ class EnvelopeDecoder:
 def _runs(
     wanted: npt.NDArray[np.int64], shape_of: npt.NDArray[np.int64], shapes: Sequence[Shape]
 ) -> list[tuple[npt.NDArray[np.int64], Shape]]:
-    """Messages by table, and within a table cut where the embedded schema changes; message order is kept within."""
+    """Return the messages grouped by table, and split where the embedded schema changes.
+
+    Within a table they stay in order.
+    """
     if not len(wanted):
         return []
     numbers = shape_of[wanted]
@@ -250,7 +259,10 @@ def _runs(
 
 
 def _before(items: Sequence[RowsItem | ChangeItem], message: int) -> list[RowsItem | ChangeItem]:
-    """The items and messages before number `message`. Rows of an item are in the order of their messages."""
+    """Return the items before the message with the number `message`.
+
+    An item with later rows is cut, as its rows are in the order of their messages.
+    """
     kept: list[RowsItem | ChangeItem] = []
     for item in items:
         if isinstance(item, ChangeItem):

@@ -1,4 +1,4 @@
-"""Texts about problems of messages. Every text says what happened and, where there is one, what to do."""
+"""Texts about problems of messages. Each says what happened and, if possible, what to do."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _VALUES = {
 
 
 def is_damage(error: int) -> bool:
-    """Return True if the message is not JSON of the format's shape at all."""
+    """Return True if the message is not JSON in the shape of the format at all."""
     return error in _DAMAGE
 
 
 def damage(error: int, at: int) -> str:
-    """Return why a message is not JSON, and where."""
+    """Return why a message is not JSON, and at which byte."""
     where = f" at byte {at}" if error < envelope.NOT_AN_OBJECT else ""
     return f"{_DAMAGE[error]}{where}"
 

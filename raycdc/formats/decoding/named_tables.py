@@ -1,8 +1,8 @@
 """The tables that the messages of one stream name, as the compiled scan recognises them.
 
-The scan knows tables and schema texts by numbers. At a name or a text that it does not know it stops, and `NamedTables`
-makes it known: once per table and schema text, in Python. A table is known together with the number of its schema text,
-because both are numbers of one `Shape`.
+The scan knows tables and schema texts by numbers. It stops at a name or a text that it does not know, and `NamedTables`
+registers that: once per table and schema text, in Python. A table is registered together with the number of its schema
+text, because the two identify one `Shape`.
 """
 
 from __future__ import annotations
@@ -32,19 +32,16 @@ STOPS_MAX = 3
 
 
 class EnvelopeDialect(Protocol):
-    """The knowledge of a format beyond its envelope.
-
-    Each method is called once per table, schema text or DDL message.
-    """
+    """A format's functions beyond its envelope. Each is called once per table, schema text or DDL message."""
 
     spec: EnvelopeSpec
 
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
-        """The table's name in raycdc."""
+        """Return the table's name in raycdc."""
         ...
 
     def described(self, version: bytes) -> list[WireColumn] | None:
-        """The columns that an embedded schema text describes."""
+        """Return the columns that an embedded schema text describes; None if it describes none."""
         ...
 
     def has_documents(self, message: bytes) -> bool:
@@ -52,7 +49,7 @@ class EnvelopeDialect(Protocol):
         ...
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
-        """The key columns that a table's first message names, if any."""
+        """Return the key columns that a table's first message names; empty if it names none."""
         ...
 
     def wire(self, logical: LogicalType) -> int:
@@ -60,28 +57,31 @@ class EnvelopeDialect(Protocol):
         ...
 
     def defined(self, message: bytes) -> tuple[list[WireColumn], tuple[str, ...]] | None:
-        """The columns and key that a DDL message defines; None if it defines none."""
+        """Return the columns and the key that a DDL message defines; None if it defines none."""
         ...
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
-        """Other schema changes of a DDL or truncate message, and its statement."""
+        """Return other schema changes of a DDL or truncate message, and its statement."""
         ...
 
     def before_fix(self, message: bytes) -> str:
-        """The advice about an update or delete without its before-image."""
+        """Return the advice about an update or delete without its before-image."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A table together with the columns that the schema text of its messages describes (None: there is no text)."""
+    """A table with one schema text of its messages.
+
+    `columns` are those that the text describes; None if there is no text.
+    """
 
     decoder: TableDecoder
     columns: list[WireColumn] | None
 
 
 class NamedTables:
-    """See the module's docstring. One thread at a time."""
+    """The tables that the scan knows; see the module's docstring. For one thread at a time."""
 
     def __init__(
         self, dialect: EnvelopeDialect, options: FormatOptions, *, keep_null_columns: bool, positions: bool
@@ -103,7 +103,7 @@ class NamedTables:
         return iter(self._decoders.values())
 
     def restore(self, states: Iterable[Json]) -> None:
-        """Go on with the tables of a decoder's state."""
+        """Restore the tables of a decoder's state."""
         for data in states:
             state = TableState.restored(data, keep_nulls=self._keep_nulls)
             self._decoders[state.id] = self._decoder(state)
@@ -130,7 +130,7 @@ class NamedTables:
                 self._new_table(MessageAt(batch, chunk, first))
 
     def of_ours(self) -> list[int]:
-        """The numbers of the table that raycdc itself writes, should messages name it."""
+        """Return the numbers under which the scan knows the table of dead letters; empty unless a message names it."""
         if self._options.on_error != "dead-letter" or DEAD_LETTERS not in self._decoders:
             return []
         return [number for number, shape in enumerate(self.shapes) if shape.decoder.state.id == DEAD_LETTERS]
@@ -141,9 +141,9 @@ class NamedTables:
         return self._unreadable[envelope.UNREADABLE - number]
 
     def takes_none_of(self, message: MessageAt) -> bool:
-        """Return True if a bad message names a table that is not taken.
+        """Return True if a bad message names a table that is not selected.
 
-        A message that is no JSON at all, or whose names are no texts, names none.
+        A message that is not JSON, or whose names are not texts, names no table.
         """
         if self._selector is None or not message.text(envelope.TABLE) or message.fails_by(envelope.NO_NAME):
             return False
@@ -152,7 +152,7 @@ class NamedTables:
     def _new_texts(self, chunk: Chunk) -> None:
         unknown = [(name, chunk.token(token)) for name, token in self._repeats.unknown()]
         if self._repeats.is_full:
-            # Tables are known together with the number of their text; both start over.
+            # Tables are registered together with the numbers of their texts, so both are cleared.
             self._repeats.clear()
             self._known.clear()
         for name, text in unknown:
@@ -186,7 +186,7 @@ class NamedTables:
         return self._dialect.table_id(database, schema, table, message.batch.origin.topic)
 
     def _first_seen(self, message: MessageAt, table_id: TableId) -> TableDecoder:
-        """The decoder of a table of which `message` is the first."""
+        """Return the decoder of a table whose first message is `message`."""
         given = self._options.schema_of(str(table_id))
         state = TableState(table_id, keep_nulls=self._keep_nulls)
         if given is not None:

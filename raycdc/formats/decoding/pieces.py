@@ -1,4 +1,4 @@
-"""One table's part in decoding: its columns, its arena, and the resulting batches."""
+"""The decoder of one table: its columns, its arena, and the resulting batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from raycdc.model.json_value import Json
 
 
 class TableDecoder:
-    """A table of one decoder. `begin` says which batch the rows belong to; `flush` hands them over."""
+    """The decoder of one table in a stream.
+
+    `begin` sets the batch that the following rows belong to; `flush` emits the rows.
+    """
 
     def __init__(self, state: TableState, layout: EnvelopeLayout, options: FormatOptions, *, positions: bool) -> None:
         self.state = state
@@ -50,12 +53,12 @@ class TableDecoder:
         self.rebuild()
 
     def begin(self, batch: MessageBatch) -> None:
-        """The messages that follow belong to `batch`."""
+        """Note that the following messages belong to `batch`."""
         assert self._arena.rows == 0
         self._batch = batch
 
     def sealed(self) -> Mapping[str, Json]:
-        """The state of the table, for a checkpoint."""
+        """Return the state of the table for a checkpoint."""
         self._note_had()
         return self.state.to_json()
 
@@ -65,7 +68,7 @@ class TableDecoder:
         self._plan.cells[:, loops.HAD] = 0
 
     def rebuild(self) -> None:
-        """Create arena and plan again for the state's columns; the arena must be empty."""
+        """Make a new arena and plan for the columns of the state. The arena must be empty."""
         self._note_had()
         columns = [WireColumn(c.name, c.type, c.wire) for c in self.state.visible()]
         self._schema = self.state.schema(self._extra)
@@ -74,11 +77,11 @@ class TableDecoder:
         self._plan = self._make_plan(self._names)
 
     def announce(self) -> list[SchemaChangeEvent]:
-        """The event that creates the table, if it was not sent."""
+        """Return the event that creates the table, if it was not emitted yet."""
         return self.state.create(self._extra)
 
     def follow(self, columns: list[WireColumn] | None, items: list[RowsItem | ChangeItem], message: int) -> None:
-        """Take over the embedded schema of the messages that follow."""
+        """Take over the embedded schema of the following messages."""
         if columns is None or columns is self._followed:
             return
         self._followed = columns
@@ -94,10 +97,10 @@ class TableDecoder:
     def observe(
         self, chunk: Chunk, wanted: npt.NDArray[np.int64], items: list[RowsItem | ChangeItem]
     ) -> npt.NDArray[np.int64]:
-        """Look at all values before decoding them: new fields become columns, narrow types wider.
+        """Examine all values before they are decoded: new fields become columns, and narrow types become wider.
 
-        Returns the messages that have more new fields than the table may have columns (``columns_max``): none of their
-        fields became one.
+        Returns the messages that have more new fields than a table may have columns (``columns_max``). None of their
+        fields became a column.
         """
         at = 0
         beyond: list[int] = []
@@ -107,7 +110,7 @@ class TableDecoder:
             why, at, token = loops.observe(chunk.tape, plan, chunk.messages, wanted, at)
             if why == loops.STOP_END:
                 break
-            # All fields of the row at once: a plan for each would take the square of their number.
+            # All new fields of the row together: a new plan for each field would take quadratic time.
             names = self._new_fields(chunk.keys_from(int(wanted[at]), int(token)))
             if len(self.state.columns) + len(names) > self._columns_max:
                 beyond.append(int(wanted[at]))
@@ -126,7 +129,10 @@ class TableDecoder:
     def decode(
         self, chunk: Chunk, wanted: npt.NDArray[np.int64], first: int, items: list[RowsItem | ChangeItem]
     ) -> tuple[int, int]:
-        """Write the rows of ``wanted[first:]``: (how far it came, 0 or the error of the message there)."""
+        """Decode the rows of ``wanted[first:]``.
+
+        Returns the index at which decoding stopped, and 0 or the error of the message there.
+        """
         arena, plan = self._arena, self._plan
         plan.keys[:, loops.KEY_LENGTH] = -1
         held = arena.rows
@@ -157,11 +163,11 @@ class TableDecoder:
             return first, error
 
     def unfit(self) -> WireColumn:
-        """The column that the last error is about."""
+        """Return the column of the last error."""
         return self._arena.unfit()
 
     def flush(self, items: list[RowsItem | ChangeItem]) -> None:
-        """Hand over the rows held."""
+        """Emit the rows in the arena as an item."""
         rows = self._arena.rows
         if not rows:
             return
@@ -183,21 +189,21 @@ class TableDecoder:
             items.append(ChangeItem(self.state.id, tuple(events), message))
 
     def _note_had(self) -> None:
-        """Remember of which columns a row was seen."""
+        """Record in the state which columns a row has had."""
         by_name = {column.name: column for column in self.state.columns}
         for name, had in zip(self._names, self._plan.cells[:, loops.HAD].tolist(), strict=False):
             if had and name in by_name:
                 by_name[name].had = True
 
     def _times(self, millis: npt.NDArray[np.int64], messages: npt.NDArray[np.int64]) -> pa.Array:
-        """The envelope's times; where it has none, the broker's."""
+        """Return the times of the envelope. Rows without one get the broker's time."""
         assert self._batch is not None
         if self._batch.timestamps_ms is not None:
             millis = np.where(millis == 0, self._batch.timestamps_ms[messages], millis)
         return pa.array(millis, pa.int64())
 
     def _positions(self, messages: npt.NDArray[np.int64], parts: npt.NDArray[np.int64]) -> pa.Array:
-        """``topic:partition:offset:row``, the same for both rows of an update."""
+        """Return ``topic:partition:offset:row`` for each row. It is the same for both rows of an update."""
         assert self._batch is not None
         if not self._with_positions:
             return pa.nulls(len(messages), pa.string())
@@ -207,7 +213,7 @@ class TableDecoder:
         return pc.binary_join_element_wise(prefix, offsets, pa.array(parts).cast(pa.string()), ":")
 
     def _new_fields(self, keys: list[bytes]) -> list[str]:
-        """Return the keys that no column has yet, each once; names that differ in case as the loops see them."""
+        """Return the keys that have no column yet, each once. Names that differ in case are treated as in the loops."""
         fold = bool(self._flags[loops.FLAG_FOLD])
         columns = [column.name.encode() for column in self.state.columns]
         exact, folded = set(columns), Counter(name.lower() for name in columns)

@@ -1,7 +1,7 @@
-"""Column types as text → logical types: MySQL's spelling, and the common names of Flink SQL and Spark SQL.
+"""Converts column types as text to logical types: MySQL's spelling, and the common names of Flink SQL and Spark SQL.
 
 Used for ``columns = "id BIGINT, …"`` and ``--schema``, for Canal's ``mysqlType`` and for Maxwell's table definitions. A
-name that MySQL and others share has MySQL's meaning (TIMESTAMP is an instant, DATETIME a wall-clock reading).
+name that MySQL shares with others has MySQL's meaning (TIMESTAMP is an instant, DATETIME a wall-clock reading).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INTEGERS: dict[str, tuple[TypeKind, TypeKind]] = {
     "int": (TypeKind.INT32, TypeKind.INT64),
     "integer": (TypeKind.INT32, TypeKind.INT64),
     "bigint": (TypeKind.INT64, TypeKind.UINT64),
-    # As a statement may spell them, which Canal repeats.
+    # Other spellings in DDL statements, which Canal repeats.
     "serial": (TypeKind.UINT64, TypeKind.UINT64),
     "int1": (TypeKind.INT8, TypeKind.INT16),
     "int2": (TypeKind.INT16, TypeKind.INT32),
@@ -68,7 +68,8 @@ def type_words() -> tuple[str, ...]:
 
 
 def parse_type(text: str, *, tiny_boolean: bool = False) -> LogicalType:
-    """The logical type of ``decimal(10,2) unsigned``, ``TIMESTAMP(3)``, ``ARRAY<INT>`` … SchemaError if unknown.
+    """Return the logical type of ``decimal(10,2) unsigned``, ``TIMESTAMP(3)``, ``ARRAY<INT>`` … Raises SchemaError for
+    an unknown type.
 
     `tiny_boolean`: TINYINT(1) is a BOOLEAN.
     """
@@ -84,7 +85,7 @@ def parse_type(text: str, *, tiny_boolean: bool = False) -> LogicalType:
             return LogicalType(TypeKind.BOOLEAN, native=native)
         return LogicalType(_INTEGERS[word][unsigned], native=native)
     if word in ("decimal", "numeric", "dec", "fixed"):
-        # As the server does: DECIMAL(0) is DECIMAL(10).
+        # As in the server, DECIMAL(0) is DECIMAL(10).
         precision = (numbers[0] if numbers else 0) or 10
         scale = numbers[1] if len(numbers) > 1 else 0
         if scale > precision:
@@ -109,9 +110,10 @@ def parse_type(text: str, *, tiny_boolean: bool = False) -> LogicalType:
 
 
 def parse_columns(text: str, *, key_path: str) -> TableSchema:
-    """The schema that ``id BIGINT NOT NULL, name STRING, PRIMARY KEY (id)`` says.
+    """Return the schema that ``id BIGINT NOT NULL, name STRING, PRIMARY KEY (id)`` describes.
 
-    Raises `ConfigError` at `key_path` with every bad column. A bracketed list (``(id BIGINT, …)``) is taken as well.
+    Raises `ConfigError` at `key_path` with every bad column. A list in brackets (``(id BIGINT, …)``) is accepted as
+    well.
     """
     stripped = text.strip().rstrip(";").strip()
     if stripped.startswith("(") and stripped.endswith(")"):
@@ -170,7 +172,7 @@ def _split(text: str) -> list[str]:
 
 
 def same_type(one: LogicalType, other: LogicalType) -> bool:
-    """Return True if two types hold the same values; the source's names for them do not matter."""
+    """Return True if two types hold the same values. The source's names of the types do not matter."""
     return (one.kind, one.precision, one.scale, one.fsp, one.length) == (
         other.kind,
         other.precision,

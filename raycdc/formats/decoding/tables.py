@@ -1,7 +1,5 @@
-"""The schemas of tables as messages tell them: given, embedded, defined by DDL messages, or inferred from values.
-
-A `TableState` belongs to one decoder. Its columns only ever grow by themselves: a field that appears is added, a type
-that is too narrow becomes wider; only a DDL message takes something away. Every change is an event.
+"""The schemas of tables in messages: configured, embedded in messages, defined by DDL messages, or inferred from
+values.
 """
 
 from __future__ import annotations
@@ -32,8 +30,10 @@ _NUMBERS = rows.SEEN_SMALL | rows.SEEN_INT64 | rows.SEEN_BIG | rows.SEEN_DOUBLE 
 
 @dataclass(slots=True)
 class TableColumn(JsonObject):
-    """A column and where it comes from: `mask` (classes of values seen) counts where it is `inferred`. `had`: a row or
-    a description had it, so that a row without it is a part of one, where a format's rows are whole.
+    """A column and its origin. `mask` has the classes of values seen, which matter for an `inferred` column.
+
+    `had`: a row or a description had the column. In a format whose rows are complete, a later row without it is
+    therefore partial.
     """
 
     name: str
@@ -45,13 +45,17 @@ class TableColumn(JsonObject):
 
     @property
     def visible(self) -> bool:
-        """An inferred column that was only ever null has no type yet."""
+        """Return False for an inferred column that was always null, and so has no type yet."""
         return not self.inferred or self.mask & ~rows.SEEN_NULL != 0
 
 
 @dataclass(slots=True)
 class TableState(JsonObject):
-    """A table as known so far. `fixed`: the schema was given, and fields beyond it are left out."""
+    """The known schema of a table. `fixed`: the schema is configured, and other fields are left out.
+
+    A state belongs to one decoder. A field that appears adds a column, and a value that does not fit makes a type
+    wider; only a DDL message removes columns. Every change is an event.
+    """
 
     id: TableId = field(metadata=SPREAD)
     columns: list[TableColumn] = field(default_factory=list)
@@ -65,23 +69,23 @@ class TableState(JsonObject):
         return [c for c in self.columns if c.visible or self.keep_nulls]
 
     def schema(self, extra: Sequence[WireColumn] = ()) -> TableSchema:
-        """The schema of its batches; `extra` are columns from the envelope."""
+        """Return the schema of the table's batches; `extra` are columns from the envelope."""
         own = [Column(c.name, c.type) for c in self.visible()]
         names = {c.name for c in own}
         key = self.primary_key if set(self.primary_key) <= names else ()
         return TableSchema((*own, *(Column(c.name, c.type) for c in extra)), key)
 
     def create(self, extra: Sequence[WireColumn]) -> list[SchemaChangeEvent]:
-        """The event that announces the table, once."""
+        """Return the event that creates the table, at the first call."""
         if self.announced:
             return []
         self.announced = True
         return [CreateTableEvent(self.id, self.schema(extra))]
 
     def embed(self, columns: Sequence[WireColumn], *, only_wires: bool) -> list[SchemaChangeEvent]:
-        """Take over the columns a message describes: new ones are added, changed ones altered, none dropped.
+        """Take over the columns that a message describes: new ones are added, changed ones altered, none dropped.
 
-        `only_wires`: the types were given, only how values are spelled is taken.
+        `only_wires`: the types are configured, and only the representation of values is taken over.
         """
         events: list[SchemaChangeEvent] = []
         present = {column.name: column for column in self.columns}
@@ -106,8 +110,10 @@ class TableState(JsonObject):
     def define(
         self, columns: Sequence[WireColumn], primary_key: Sequence[str], *, had: bool = False
     ) -> list[SchemaChangeEvent]:
-        """The columns are exactly these from now on, as a DDL message says, whose rows then `had` them; or as the user
-        says, who may name more.
+        """Replace the columns by exactly these, which a DDL message defines or the user configures.
+
+        After a DDL message, rows have all of them, so they count as `had`. A user may configure columns that messages
+        lack.
         """
         events: list[SchemaChangeEvent] = []
         wanted = {column.name for column in columns}
@@ -134,7 +140,7 @@ class TableState(JsonObject):
 
     @property
     def had(self) -> set[str]:
-        """The columns that a row or a description has had."""
+        """Return the columns that a row or a description has had."""
         return {column.name for column in self.columns if column.had}
 
     def changed(self) -> None:
@@ -146,7 +152,7 @@ class TableState(JsonObject):
             column.had = False
 
     def field_appeared(self, name: str) -> None:
-        """A field without a column; its type follows from `observed`."""
+        """Add a column for a new field. `observed` sets its type."""
         self.columns.append(TableColumn(name, _STRING, inferred=True))
 
     def observed(self, masks: np.ndarray) -> list[SchemaChangeEvent]:
@@ -169,7 +175,7 @@ class TableState(JsonObject):
 
     @classmethod
     def restored(cls, sealed: object, *, keep_nulls: bool) -> TableState:
-        """The table that a decoder's state has, as `to_json` wrote it."""
+        """Return the state of a table that `to_json` wrote."""
         state = cls.from_json(sealed)
         state.keep_nulls = keep_nulls
         return state
@@ -182,7 +188,7 @@ class TableState(JsonObject):
         return AddColumnEvent(self.id, Column(column.name, column.type), self._after(len(self.columns) - 1))
 
     def _after(self, index: int) -> After | First:
-        """Return the position of the column number `index` among those that have a type."""
+        """Return the position of the column at `index` among those that have a type."""
         for before in range(index - 1, -1, -1):
             if self.columns[before].visible or self.keep_nulls:
                 return After(self.columns[before].name)
@@ -190,7 +196,7 @@ class TableState(JsonObject):
 
 
 def inferred_type(mask: int) -> LogicalType:
-    """The narrowest type that holds every value of the classes in `mask` exactly."""
+    """Return the narrowest type that holds every value of the classes in `mask` exactly."""
     seen = mask & ~rows.SEEN_NULL
     if seen == rows.SEEN_BOOL:
         return LogicalType(TypeKind.BOOLEAN)
@@ -211,7 +217,7 @@ def inferred_type(mask: int) -> LogicalType:
 
 
 def inferred_wire(kind: LogicalType) -> int:
-    """MongoDB's dates are milliseconds; other inferred types have no special representation."""
+    """Return the representation of an inferred type: milliseconds for MongoDB's dates, and the plain one for others."""
     return cells.WIRE_MILLIS if kind.kind is TypeKind.TIMESTAMP else cells.WIRE_PLAIN
 
 
@@ -221,7 +227,9 @@ _EXACT = {TypeKind.DECIMAL, TypeKind.UINT64}
 
 
 def _wider(old: LogicalType, new: LogicalType) -> LogicalType:
-    """The type of a column whose description changed: the wider of two of a family, else the new one."""
+    """Return the type of a column whose description changed: the wider type if both are of one family, else the new
+    type.
+    """
     if old.kind in _ORDER and new.kind in _ORDER:
         return max(old, new, key=lambda t: _ORDER.index(t.kind))
     if old.kind is new.kind and old.kind in _SIZED:

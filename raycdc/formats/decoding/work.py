@@ -1,4 +1,4 @@
-"""Chunks of a batch: the work buffer with its tokens, and the scan's findings about each message."""
+"""Chunks of a batch: the work buffer with its tokens, and the results of the scan for each message."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from raycdc.formats.loops.tape_loops import (
     Tape,
 )
 
-#: Bytes after the end of the work buffer that loops may read.
+#: The number of bytes after the end of the work buffer that loops may read.
 _PAD = 64
-#: Positions in the work buffer are 32-bit; it is up to three times as large as its messages.
+#: Positions in the work buffer are 32-bit numbers, and the buffer is up to three times as large as its messages.
 MESSAGE_BYTES_MAX = 512 << 20
 
 
 class Workspace:
-    """Buffers that chunk after chunk uses."""
+    """Buffers that are reused for one chunk after the other."""
 
     def __init__(self) -> None:
         self._size = 0
         self.tape = self._make(0)
 
     def room(self, size: int) -> Tape:
-        """A tape for messages of `size` bytes in all, empty."""
+        """Return an empty tape for messages of `size` bytes in total."""
         if size > self._size:
             self.tape = self._make(max(size, 2 * self._size))
         self.tape.state[TOKENS] = 0
@@ -50,7 +50,7 @@ class Workspace:
 
     def _make(self, size: int) -> Tape:
         self._size = size
-        # Every value takes two bytes at least, with its comma; a container that is open may take one.
+        # Every value takes at least two bytes, with its comma; an open container may take one.
         tokens = size + size // 2 + DEPTH_MAX + 16
         return Tape(
             data=np.zeros(3 * size + _PAD, np.uint8),
@@ -60,7 +60,7 @@ class Workspace:
 
 
 class Chunk:
-    """Messages ``first … first + count`` of a batch in the work buffer; valid until the next chunk is cut."""
+    """The messages ``first … first + count`` of a batch in the work buffer. Valid until the next chunk is cut."""
 
     def __init__(self, tape: Tape, first: int, bounds: npt.NDArray[np.int64], slots: int) -> None:
         count = len(bounds) - 1
@@ -73,11 +73,11 @@ class Chunk:
         self.seqs = np.zeros(count, np.int64)
 
     def column(self, column: int) -> npt.NDArray[np.int64]:
-        """A column of `ScannedMessages.info`."""
+        """Return a column of `ScannedMessages.info`."""
         return self.messages.info[:, column]
 
     def message(self, number: int) -> bytes:
-        """The raw message."""
+        """Return the bytes of a message."""
         return self.tape.data[self.messages.info[number, BEGIN] : self.messages.info[number, STOP]].tobytes()
 
     def token(self, token: int) -> bytes:
@@ -87,7 +87,7 @@ class Chunk:
         return self.tape.data[self.tape.tok[token, AT] : self.tape.tok[token, END]].tobytes()
 
     def keys_from(self, message: int, key: int) -> list[bytes]:
-        """The keys of a row of the message, from the token `key` on."""
+        """Return the keys of a row of the message, from the token `key` on."""
         keys: list[bytes] = []
         last = self._row_end(message, key)
         while key < last:
@@ -114,7 +114,10 @@ class Chunk:
         return self.token(token) if token >= 0 and self.tape.tok[token, KIND] == STRING else b""
 
     def number(self, first: int) -> int:
-        """Number the rows from `first` on, once it is known how many each message has at most; the next number."""
+        """Number the rows, beginning with `first`, from the maximum number of rows of each message.
+
+        Returns the next number.
+        """
         rows = self.column(MESSAGE_ROWS)
         np.cumsum(rows, out=self.seqs)
         last = int(self.seqs[-1])

@@ -1,1 +1,1 @@
-"""Batches of changes to bytes of messages."""
+"""Converts batches of changes to bytes of messages."""

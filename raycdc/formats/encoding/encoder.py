@@ -1,8 +1,8 @@
-"""Changelog batches → messages, column by column in Arrow's string kernels; no Python object per row.
+"""Converts changelog batches to messages, column by column in Arrow's string kernels, without a Python object per row.
 
-The same rows always give the same bytes, and the decoders read them back. A retraction (``-U``) is a delete and what
-replaces it (``+U``) an insert, unless the table has a key and both are adjacent rows of that key: then they are one
-update, which holds what changed in the way of its format.
+The same rows always give the same bytes, and the decoders can read them. A retraction (``-U``) is written as a delete
+and its replacement (``+U``) as an insert, unless the table has a key and both rows are adjacent with the same key. Then
+they are one update, with the changed values in the format's own notation.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ Spell = Callable[[pa.Array, Any], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class EncoderChanges:
-    """The messages of a batch, one per element: what happened, and the images as JSON objects.
+    """The changes of a batch, one element per message: the kind of change, and the row's images as JSON objects.
 
-    `old` holds what changed only, ``{}`` where there is no update; `millis` is the time as text.
+    `old` has only the changed fields; it is ``{}`` unless the change is an update. `millis` is the time in
+    milliseconds.
     """
 
     kind: npt.NDArray[np.int8]
@@ -49,9 +50,9 @@ class EncoderChanges:
 class Notation:
     """The way in which a format writes the messages of one table.
 
-    `spell` turns a column into JSON texts, and `compose` the changes into messages. A key begins with `key_head`, and
-    `key_prefix` comes before the name of each of its columns. `truncate` writes a truncation at a time in milliseconds;
-    it is None if the format has no such message.
+    `spell` turns a column into JSON texts, and `compose` the changes into messages. A message's key begins with
+    `key_head`, and `key_prefix` comes before the name of each of its columns. `truncate` writes a truncation at a time
+    in milliseconds; it is None if the format has no such message.
     """
 
     spell: Spell
@@ -88,7 +89,7 @@ class RowEncoder:
         kept[paired - 1] = False
         at = np.flatnonzero(kept)
         images = self._objects(names, cells, rows)
-        # For an update's second row, the row before the change is the first one; for all others the image is its own
+        # For an update's second row, the row before the change is the first row. For other rows, the image is its own
         # "before".
         previous = np.where(kind[at] == _UPDATE, at - 1, at)
         after, before = images.take(pa.array(at)), images.take(pa.array(previous))
@@ -97,7 +98,7 @@ class RowEncoder:
         keys = self._keys(key_cells, rows).take(pa.array(at))
         if not self._tombstones or not self._schema.primary_key:
             return EncodedBatch(keys, values)
-        # A null index takes a null: the tombstone after each delete.
+        # A null index yields a null: the tombstone after each delete.
         deletes = kind[at] == _DELETE
         order = np.repeat(np.arange(len(at)), 1 + deletes)
         second = np.zeros(len(order), bool)
@@ -105,7 +106,7 @@ class RowEncoder:
         return EncodedBatch(keys.take(pa.array(order)), values.take(pa.array(order, mask=second)))
 
     def encode_change(self, event: SchemaChangeEvent, *, ts_ms: int) -> bytes | None:
-        """A truncation where the format has one; see `FormatEncoder.encode_change`."""
+        """Return the message for a truncation, if the format has one; see `FormatEncoder.encode_change`."""
         if isinstance(event, TruncateTableEvent) and self._notation.truncate is not None:
             return self._notation.truncate(ts_ms)
         return None
@@ -114,7 +115,10 @@ class RowEncoder:
         return self._notation.spell(array, logical).fill_null("null")
 
     def _pairs(self, ops: npt.NDArray[np.int8], key_cells: list[pa.Array]) -> npt.NDArray[np.int64]:
-        """Rows that are the second half of an update whose first half is right before them and of the same key."""
+        """Return the rows that are the second half of an update.
+
+        The first half is right before them and has the same key.
+        """
         if not key_cells or len(ops) < 2:
             return np.zeros(0, np.int64)
         found = (ops[1:] == RowKind.UPDATE_AFTER) & (ops[:-1] == RowKind.UPDATE_BEFORE)
@@ -133,7 +137,7 @@ class RowEncoder:
     def _changed(
         names: list[str], cells: list[pa.Array], at: npt.NDArray[np.int64], previous: npt.NDArray[np.int64]
     ) -> pa.Array:
-        """The fields of the row before that differ, as an object."""
+        """Return the changed fields, with their values before the change, as a JSON object per row."""
         pieces: list[Any] = []
         for name, cell in zip(names, cells, strict=True):
             new, old = cell.take(pa.array(at)), cell.take(pa.array(previous))
@@ -153,7 +157,7 @@ class RowEncoder:
 
 
 def maxwell_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
-    """Messages as Maxwell's daemon writes them; its times are seconds."""
+    """Return an encoder of messages as Maxwell's daemon writes them. Its times are in seconds."""
     where = f'"database":{spelling.text(table.db)},"table":{spelling.text(table.table)}'
     keys = f'"primary_key_columns":{json.dumps(list(schema.primary_key), ensure_ascii=False)},'
 
@@ -170,7 +174,7 @@ def maxwell_encoder(table: TableId, schema: TableSchema, options: FormatOptions)
 
 
 def canal_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
-    """Canal's flat messages, one row each; all values are text."""
+    """Return an encoder of Canal's flat messages, with one row each. All values are texts."""
     types = {c.name: spelling.mysql_type(c.type) for c in schema.columns}
     codes = {c.name: spelling.jdbc_type(c.type) for c in schema.columns}
     described = json.dumps(types, ensure_ascii=False, separators=(",", ":"))
@@ -205,7 +209,7 @@ def canal_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -
 
 
 def debezium_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
-    """Debezium's events; with `include_schema` inside an envelope that describes them."""
+    """Return an encoder of Debezium's events. With `include_schema`, each is in an envelope that describes it."""
     described = json.dumps(connect_schema(table, schema), ensure_ascii=False, separators=(",", ":"))
     start, end = (f'{{"schema":{described},"payload":', "}") if options.include_schema else ("", "")
     name, dot, rest = table.table.partition(".")

@@ -1,6 +1,5 @@
-"""The representation of a column's values in each format: Arrow arrays → JSON texts.
-
-The inverse of the decoders' wires.
+"""The representation of a column's values in each format: converts Arrow arrays to JSON texts, the
+inverse of decoding.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _MYSQL: dict[TypeKind, str] = {
     TypeKind.SET: "set",
     TypeKind.JSON: "json",
 }
-#: ``java.sql.Types``, as Canal's `sqlType` has them.
+#: The numbers in ``java.sql.Types``, which Canal's `sqlType` contains.
 _JDBC: dict[TypeKind, int] = {
     TypeKind.BOOLEAN: 16,
     TypeKind.INT8: -6,
@@ -58,17 +57,17 @@ _JDBC: dict[TypeKind, int] = {
 
 
 def text(value: str) -> str:
-    """A JSON string."""
+    """Return a JSON string."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def name(value: str) -> str:
-    """A JSON key with its colon."""
+    """Return a JSON key with its colon."""
     return text(value) + ":"
 
 
 def mysql_type(logical: LogicalType) -> str:
-    """The type as MySQL spells it: the source's own spelling where MySQL reads the same type from it."""
+    """Return the type as MySQL spells it: the source's own spelling if MySQL reads it as the same type."""
     try:
         if logical.native and same_type(parse_type(logical.native), logical):
             return logical.native.lower() if "'" not in logical.native else logical.native
@@ -90,12 +89,14 @@ def _canonical(logical: LogicalType) -> str:
 
 
 def jdbc_type(logical: LogicalType) -> int:
-    """The number of the type in ``java.sql.Types``."""
+    """Return the number of the type in ``java.sql.Types``."""
     return _JDBC.get(logical.kind, 12)
 
 
 def maxwell(array: pa.Array, logical: LogicalType) -> pa.Array:
-    """Numbers are numbers, decimals too; sets are arrays, bytes base64, JSON is nested."""
+    """Return values as Maxwell writes them: numbers and decimals as numbers, sets as arrays, bytes as base64, JSON
+    nested.
+    """
     match logical.kind:
         case TypeKind.DECIMAL:
             return decimal_text(array, logical.scale)
@@ -111,7 +112,9 @@ def maxwell(array: pa.Array, logical: LogicalType) -> pa.Array:
 
 
 def canal(array: pa.Array, logical: LogicalType) -> pa.Array:
-    """Return the values as texts: bytes as one character each, JSON inside a string."""
+    """Return values as Canal writes them: all as texts, with one character per byte of a binary, and JSON inside a
+    string.
+    """
     match logical.kind:
         case TypeKind.DECIMAL:
             return between_quotes(decimal_text(array, logical.scale))
@@ -132,7 +135,11 @@ def canal(array: pa.Array, logical: LogicalType) -> pa.Array:
 
 
 def debezium(array: pa.Array, logical: LogicalType) -> pa.Array:
-    """Decimals, bits and bytes are base64, dates and times numbers or ISO texts, as `connect_schema` describes."""
+    """Return values as Debezium writes them: decimals, bits and bytes as base64, dates and times as numbers or ISO
+    texts.
+
+    `connect_schema` describes them.
+    """
     match logical.kind:
         case TypeKind.DECIMAL | TypeKind.UINT64:
             return _unscaled(array)
@@ -168,13 +175,13 @@ def _masked(texts: pa.Array, array: pa.Array) -> pa.Array:
 
 
 def _double(array: pa.Array) -> pa.Array:
-    """Numbers; what JSON has no number for is a string, which the decoders read."""
+    """Return numbers. Values for which JSON has no number are strings, which the decoders read."""
     texts = array.cast(pa.string())
     return pc.if_else(pc.is_finite(array), texts, between_quotes(texts))
 
 
 def _precise(array: pa.Array, logical: LogicalType) -> LogicalType:
-    """Six digits of a second where there are more than the type says, so that none are lost."""
+    """Return the type with six digits of a second if a value has more digits than the type, so that none are lost."""
     if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP) and logical.fsp < 6:
         micros = array.drop_null().view(pa.int64()).to_numpy()
         if np.any(micros % 10 ** (6 - logical.fsp)):
@@ -183,20 +190,20 @@ def _precise(array: pa.Array, logical: LogicalType) -> LogicalType:
 
 
 def _words(array: pa.Array, width: int) -> np.ndarray:
-    """The little-endian bytes of each value, (rows, width)."""
+    """Return the little-endian bytes of each value, with the shape (rows, width)."""
     raw = np.frombuffer(array.buffers()[1], np.uint8)
     return raw[array.offset * width : (array.offset + len(array)) * width].reshape(-1, width)
 
 
 def _fixed_base64(values: np.ndarray, array: pa.Array) -> pa.Array:
-    """Rows of bytes as base64 in quotes, null where `array` is."""
+    """Return rows of bytes as base64 in quotes; null where `array` is null."""
     values = np.ascontiguousarray(values)
     binary = pa.Array.from_buffers(pa.binary(values.shape[1]), len(values), [None, pa.py_buffer(values.tobytes())])
     return _masked(between_quotes(base64_text(binary.cast(pa.binary()))), array)
 
 
 def _unscaled(array: pa.Array) -> pa.Array:
-    """Two's complement, big end first, all sixteen bytes: Java reads it as it does the shortest form."""
+    """Return two's complement numbers of sixteen big-endian bytes, which Java reads like the shortest form."""
     return _fixed_base64(_words(array, 16)[:, ::-1], array)
 
 
@@ -206,7 +213,7 @@ def _bits(array: pa.Array, length: int) -> pa.Array:
 
 
 def _latin1(array: pa.Array) -> pa.Array:
-    """Bytes as text, a character of U+0000 to U+00FF each."""
+    """Return bytes as texts, with one character of U+0000 to U+00FF each."""
     offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     data = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     sizes = 1 + (data >= 0x80)

@@ -1,1 +1,1 @@
-"""The built-in formats: each is a description of its envelope."""
+"""The built-in formats. Each of them is a description of its envelope."""

@@ -1,9 +1,9 @@
 """``canal-json``: Canal's flat messages (canal wiki, "Canal Kafka RocketMQ QuickStart"; FlatMessage in its source).
 
 ``{"data": [{…}], "database", "es": ms, "id", "isDdl", "mysqlType": {…}, "old": [{…}], "pkNames", "sql", "sqlType",
-"table", "ts", "type"}``. One message may hold several rows; ``old`` goes with ``data`` place by place and holds what
-changed. All values are text; ``mysqlType`` says what they are. Binary columns are text in ISO 8859-1, a character for
-each byte; JSON columns are JSON inside a string.
+"table", "ts", "type"}``. One message may hold several rows; ``old`` has an object for each of ``data``, with the
+changed fields. All values are text; ``mysqlType`` has their types. Binary columns are text in ISO 8859-1, a character
+for each byte; JSON columns are JSON inside a string.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CanalJson(JsonDialect):
     spec = SPEC
 
     def described(self, version: bytes) -> list[WireColumn] | None:
-        """``{"id": "int(11)", "name": "varchar(255)"}``."""
+        """Return the columns of a ``mysqlType`` such as ``{"id": "int(11)", "name": "varchar(255)"}``."""
         types = json.loads(version)
         if not isinstance(types, dict):
             return None
@@ -82,11 +82,14 @@ class CanalJson(JsonDialect):
         return names(parsed(message).get("pkNames"))
 
     def wire(self, logical: LogicalType) -> int:
-        """Bytes are ISO 8859-1, JSON is inside a string."""
+        """Return the representation of a type's values: bytes are ISO 8859-1, and JSON is inside a string."""
         return {TypeKind.BINARY: cells.WIRE_LATIN1, TypeKind.JSON: cells.WIRE_TEXT}.get(logical.kind, cells.WIRE_PLAIN)
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
-        """A dropped or emptied table; the statement. New columns come with the next row's ``mysqlType``."""
+        """Return the drop or the truncation of a table, and the statement.
+
+        New columns come with the next row's ``mysqlType``.
+        """
         found = parsed(message)
         events: list[SchemaChangeEvent] = []
         if found.get("type") == "ERASE":
@@ -96,7 +99,7 @@ class CanalJson(JsonDialect):
         return events, str(found.get("sql") or "")
 
     def before_fix(self, message: bytes) -> str:
-        """Canal writes `old` with the full row image only."""
+        """Return the advice about a missing before-image: Canal writes `old` only with the full row image."""
         return f'Canal writes it as "old" where the server has binlog_row_image = FULL. {OPTIONAL_FIX}'
 
     def encoder(self, table: TableId, schema: TableSchema) -> FormatEncoder:

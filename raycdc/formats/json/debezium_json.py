@@ -1,9 +1,10 @@
 """``debezium-json``: Debezium's change events through Kafka Connect's JSON converter, with and without their schema.
 
-``{"before": {…}, "after": {…}, "source": {"db", "table", …}, "op": "u", "ts_ms"}``, or that as ``payload`` beside its
-``schema`` (``schemas.enable``). How values are spelled is in the schema (`debezium_schema`); without it, in the
-options, which default to Debezium's own defaults. MongoDB's events hold documents inside strings, in extended JSON.
-Reference: Debezium documentation, "Change events" and "Data type mappings" of each connector.
+``{"before": {…}, "after": {…}, "source": {"db", "table", …}, "op": "u", "ts_ms"}``, or an object with this as
+``payload`` and its ``schema`` (``schemas.enable``). The schema describes the representation of values
+(`debezium_schema`). Without a schema, the options do, whose defaults are those of Debezium. MongoDB's events hold
+documents inside strings, in extended JSON. Reference: Debezium documentation, "Change events" and "Data type mappings"
+of each connector.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent, TruncateTa
 
 
 class DebeziumOptions(FormatOptions):
-    """Options of ``debezium-json``; the spellings count only where no schema is embedded."""
+    """Options of ``debezium-json``. Those about representations are used only if no schema is embedded."""
 
     decimal: Literal["auto", "base64", "text"] = option(
         "auto", help="How decimals are spelled (decimal.handling.mode): base64 is precise, text is string or double."
@@ -87,17 +88,23 @@ class DebeziumJson(JsonDialect):
     options: DebeziumOptions
 
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
-        """DATABASE.TABLE or DATABASE.SCHEMA.TABLE; an event without source belongs to its topic."""
+        """Return DATABASE.TABLE or DATABASE.SCHEMA.TABLE.
+
+        The table of an event without a source is named after its topic.
+        """
         if not table:
             return TableId(NO_DATABASE, topic)
         return super().table_id(database, schema, table, topic)
 
     def described(self, version: bytes) -> list[WireColumn] | None:
-        """The columns of ``after`` (or ``before``) in the embedded schema; None for MongoDB's documents."""
+        """Return the columns of ``after`` (or ``before``) in the embedded schema; None for MongoDB's documents."""
         return described_columns(json.loads(version))
 
     def has_documents(self, message: bytes) -> bool:
-        """MongoDB's events say so; older ones hold strings."""
+        """Return True if the event holds MongoDB's documents.
+
+        Older versions do not name the connector, but hold strings.
+        """
         event = _event(message)
         source = event.get("source")
         if isinstance(source, dict) and source.get("connector") == "mongodb":
@@ -105,7 +112,7 @@ class DebeziumJson(JsonDialect):
         return any(isinstance(event.get(side), str) for side in ("after", "before"))
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
-        """The fields of the message's key; a document's is its ``_id``."""
+        """Return the fields of the message's key; for a document, its ``_id``."""
         if self.has_documents(message):
             return ("_id",)
         found = parsed(key)
@@ -113,7 +120,7 @@ class DebeziumJson(JsonDialect):
         return tuple(payload) if isinstance(payload, dict) else ()
 
     def wire(self, logical: LogicalType) -> int:
-        """Return Debezium's default representation, or the one of the options."""
+        """Return Debezium's default representation, or the one that the options set."""
         match logical.kind:
             case TypeKind.DECIMAL | TypeKind.UINT64:
                 return {"auto": cells.WIRE_EITHER, "base64": cells.WIRE_BASE64}.get(
@@ -141,12 +148,12 @@ class DebeziumJson(JsonDialect):
             return [TruncateTableEvent(table)], ""
         dropped = any(change.get("type") == "DROP" for change in event.get("tableChanges") or ())
         source = event.get("source")
-        # Statements of other databases are not parsed; their effects on rows and columns are in the messages.
+        # Statements of other databases are not parsed. Their effects on rows and columns are in the messages.
         mysql = isinstance(source, dict) and source.get("connector") in ("mysql", "mariadb")
         return ([DropTableEvent(table)] if dropped else []), str(event.get("ddl") or "") if mysql else ""
 
     def before_fix(self, message: bytes) -> str:
-        """Each database has its own setting."""
+        """Return the advice about a missing before-image. Each database has its own setting for it."""
         source = _event(message).get("source")
         connector = source.get("connector") if isinstance(source, dict) else None
         return f"{_FIXES.get(str(connector), _FIX)} {OPTIONAL_FIX}"

@@ -1,4 +1,4 @@
-"""The schema that Kafka Connect's JSON converter adds to Debezium's events → columns and their representations.
+"""Converts the schema that Kafka Connect's JSON converter adds to Debezium's events to columns and representations.
 
 Reference: Debezium documentation, "Data type mappings", semantic types ``io.debezium.…``, and Kafka Connect's logical
 types.
@@ -16,7 +16,7 @@ from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 _DEBEZIUM = "io.debezium."
 _CONNECT = "org.apache.kafka.connect.data."
 
-#: Semantic type → (kind, fractional digits, wire).
+#: By semantic type: (kind, fractional digits, wire).
 _TEMPORAL: dict[str, tuple[TypeKind, int, int]] = {
     f"{_DEBEZIUM}time.Date": (TypeKind.DATE, 0, cells.WIRE_DAYS),
     f"{_CONNECT}Date": (TypeKind.DATE, 0, cells.WIRE_DAYS),
@@ -60,7 +60,7 @@ _PRIMITIVE: dict[str, TypeKind] = {
 
 
 class ConnectField(TypedDict):
-    """A field of a schema of Kafka Connect, of the parts that are read or written here."""
+    """A field of a Kafka Connect schema, with the attributes that are used here."""
 
     type: str
     optional: bool
@@ -72,7 +72,7 @@ class ConnectField(TypedDict):
 
 
 def described_columns(schema: Any) -> list[WireColumn] | None:
-    """The columns of the row in an envelope's schema; None if rows are documents or no row is described."""
+    """Return the columns of the row in an envelope's schema; None if rows are documents, or no row is described."""
     fields = schema.get("fields") if isinstance(schema, dict) else None
     for side in ("after", "before"):
         for field in fields or ():

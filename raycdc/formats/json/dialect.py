@@ -1,4 +1,4 @@
-"""The base of the built-in formats: everything that they share except the envelope."""
+"""The base of the built-in formats, with everything that they share except the envelope."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from raycdc.plugins import did_you_mean
 
 
 class JsonDialect:
-    """A format as an `EnvelopeSpec` and a few answers; see `named_tables.Dialect`. A third party's may begin here."""
+    """A format as an `EnvelopeSpec` and a few methods; see `named_tables.EnvelopeDialect`.
+
+    Formats of other packages may derive from it.
+    """
 
     identifier: ClassVar[str] = ""
     version: ClassVar[int] = FORMAT_VERSION
@@ -47,13 +50,16 @@ class JsonDialect:
         )
 
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
-        """DATABASE.TABLE; a schema between them belongs to the table's name, and no table is the topic's. A schema with
-        a dot in it is quoted, so that `a.b` and `c` are not `a` and `b.c`.
+        """Return DATABASE.TABLE.
+
+        A schema between them becomes a part of the table's name; without a table, the topic is used.
+
+        A schema with a dot in it is quoted, so that `a.b` and `c` differ from `a` and `b.c`.
         """
         return TableId(database or NO_DATABASE, str(TableId(schema, table)) if schema else table or topic)
 
     def described(self, version: bytes) -> list[WireColumn] | None:
-        """The columns that an embedded schema text describes."""
+        """Return the columns that an embedded schema text describes; None if it describes none."""
         return None
 
     def has_documents(self, message: bytes) -> bool:
@@ -61,7 +67,7 @@ class JsonDialect:
         return False
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
-        """The key columns that a table's first message names, if any."""
+        """Return the key columns that a table's first message names; empty if it names none."""
         return ()
 
     def wire(self, logical: LogicalType) -> int:
@@ -69,27 +75,27 @@ class JsonDialect:
         return cells.WIRE_PLAIN
 
     def defined(self, message: bytes) -> tuple[list[WireColumn], tuple[str, ...]] | None:
-        """The columns and key that a DDL message defines; None if it defines none."""
+        """Return the columns and the key that a DDL message defines; None if it defines none."""
         return None
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
-        """Other schema changes of a DDL or truncate message, and its statement."""
+        """Return other schema changes of a DDL or truncate message, and its statement."""
         return [], ""
 
     def before_fix(self, message: bytes) -> str:
-        """The advice about an update or delete without its before-image."""
+        """Return the advice about an update or delete without its before-image."""
         return "Make the connector write before-images."
 
 
 #: The database of tables whose messages name none.
 NO_DATABASE = "topics"
 
-#: Ends every sentence about a missing before-image.
+#: The last sentence of every advice about a missing before-image.
 OPTIONAL_FIX = 'Or set the format\'s option before_image = "optional", which is enough for a target with a key.'
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """A JSON array of column names; empty for anything else."""
+    """Return a JSON array of column names as a tuple; empty for anything else."""
     return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
@@ -105,5 +111,5 @@ def parsed(message: bytes | None) -> dict[str, Any]:
 
 
 def first_present(data: dict[str, Any], keys: Sequence[str]) -> Any:
-    """The value of the first key that `data` has."""
+    """Return the value of the first of the `keys` that `data` has."""
     return next((data[key] for key in keys if data.get(key) is not None), None)

@@ -1,9 +1,9 @@
 """``maxwell-json``: the messages of Maxwell's daemon (its documentation, "Data Format").
 
 ``{"database", "table", "type": "insert", "ts": seconds, "xid", "commit", "data": {…}, "old": {…}}``. An update's
-``old`` holds the columns that changed: one absent from it is unchanged, one that is null was null. A bootstrap is
-inserts between two marks. Definitions (``table-create`` …, with ``output_ddl``) carry the whole table. Binary columns
-are base64, SETs arrays, JSON columns nested JSON.
+``old`` holds the changed columns: a column that it lacks is unchanged, and a null in it was null before. A bootstrap
+consists of inserts between two marks. Definitions (``table-create`` …, with ``output_ddl``) carry the whole table.
+Binary columns are base64, SETs arrays, JSON columns nested JSON.
 """
 
 from __future__ import annotations
@@ -73,12 +73,14 @@ class MaxwellJson(JsonDialect):
     spec = SPEC
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
-        """From ``primary_key_columns``, else from a key like ``{"database", "table", "pk.id": 1}``."""
+        """Return the key from ``primary_key_columns``, or from a message key like ``{"database", "table", "pk.id":
+        1}``.
+        """
         listed = names(parsed(message).get("primary_key_columns"))
         return listed or tuple(name[3:] for name in parsed(key) if name.startswith("pk."))
 
     def defined(self, message: bytes) -> tuple[list[WireColumn], tuple[str, ...]] | None:
-        """The table after ``table-create`` or ``table-alter``."""
+        """Return the columns and the key after ``table-create`` or ``table-alter``."""
         definition = parsed(message).get("def")
         if not isinstance(definition, dict):
             return None
@@ -86,13 +88,13 @@ class MaxwellJson(JsonDialect):
         return columns, names(definition.get("primary-key"))
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
-        """A dropped table; the statement."""
+        """Return the drop of a table, and the statement."""
         found = parsed(message)
         dropped: list[SchemaChangeEvent] = [DropTableEvent(table)] if found.get("type") == "table-drop" else []
         return dropped, str(found.get("sql") or "")
 
     def before_fix(self, message: bytes) -> str:
-        """Maxwell writes `old` by default."""
+        """Return the advice about a missing before-image: Maxwell writes `old` by default."""
         return f'Maxwell writes it as "old": keep its filters and scripts from dropping that field. {OPTIONAL_FIX}'
 
     def encoder(self, table: TableId, schema: TableSchema) -> FormatEncoder:
@@ -103,7 +105,7 @@ class MaxwellJson(JsonDialect):
 
 
 def _column(column: Any) -> WireColumn:
-    """A column of a definition: type word, sign, length and labels apart."""
+    """Return a column of a definition, in which type word, sign, length and labels are separate."""
     try:
         word, name = str(column["type"]).lower(), str(column["name"])
     except (KeyError, TypeError) as cause:
@@ -112,7 +114,7 @@ def _column(column: Any) -> WireColumn:
         return WireColumn(name, LogicalType(TypeKind(word), native=word))
     length = column.get("column-length")
     if word == "decimal":
-        # The definition does not say precision and scale, so the exact digits are kept as text.
+        # The definition has no precision and scale, so the exact digits are kept as text.
         return WireColumn(name, LogicalType(TypeKind.STRING, native="decimal"))
     if word == "bit":
         return WireColumn(name, LogicalType(TypeKind.BIT, length=int(length or 64), native=word))

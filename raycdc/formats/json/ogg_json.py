@@ -1,7 +1,7 @@
 """``ogg-json``: Oracle GoldenGate's JSON ("Using the JSON Formatter", operation model).
 
-``{"table": "SCOTT.EMP", "op_type": "U", "op_ts", "current_ts", "pos", "primary_keys": […], "before": {…},
-"after": {…}}``. Where only changed and key columns are logged, an update's images complete each other.
+``{"table": "SCOTT.EMP", "op_type": "U", "op_ts", "current_ts", "pos", "primary_keys": […], "before": {…}, "after":
+{…}}``. If only changed columns and key columns are logged, an update's images complete each other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OggJson(JsonDialect):
     spec = SPEC
 
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
-        """``SCHEMA.TABLE`` or ``CATALOG.SCHEMA.TABLE``: the first part is the database."""
+        """Return the table of ``SCHEMA.TABLE`` or ``CATALOG.SCHEMA.TABLE``, whose first part is the database."""
         first, dot, rest = table.partition(".")
         return TableId(first, rest) if dot else TableId(NO_DATABASE, table or topic)
 
@@ -53,12 +53,12 @@ class OggJson(JsonDialect):
         return names(parsed(message).get("primary_keys"))
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
-        """A truncated table."""
+        """Return the truncation of a table."""
         truncated = parsed(message).get("op_type") == "T"
         return ([TruncateTableEvent(table)] if truncated else []), ""
 
     def before_fix(self, message: bytes) -> str:
-        """Supplemental logging decides which columns are in the trail."""
+        """Return the advice about a missing before-image: supplemental logging decides which columns are logged."""
         return (
             "Add supplemental logging of all columns (ADD TRANDATA … ALLCOLS) and let the extract write before-images "
             f"(LOGALLSUPCOLS). {OPTIONAL_FIX}"

@@ -18,6 +18,8 @@ class PlainJson(JsonDialect):
     spec = SPEC
 
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
-        """Return the table of a topic: ``shop.orders`` is that table; any other topic is a table of `NO_DATABASE`."""
+        """Return the table of a topic: the topic ``shop.orders`` has the table of that name; other topics have a table
+        in `NO_DATABASE`.
+        """
         first, dot, rest = topic.partition(".")
         return TableId(first, rest) if dot and first and rest else TableId(NO_DATABASE, topic)

@@ -9,9 +9,9 @@
 time | to continue from its position; a snapshot if the changes since then are not available |
 | `resnapshot` | not in the pipeline; removed | a snapshot |
 | `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no \
-rows, or cannot tell its rows by key (second table); the source refuses the predicate | a backfill
+rows, or cannot tell its rows by key (second table); the source refuses the predicate | a backfill |
 
-|Pure. `raycdc.driver.command_queue` keeps them, and carries them out.
+Pure. `raycdc.driver.command_queue` keeps them, and carries them out.
 
 A backfill replaces rows of a target one by one, by key. `RowsByKey` decides if that is possible:
 
@@ -19,9 +19,9 @@ A backfill replaces rows of a target one by one, by key. `RowsByKey` decides if 
 |---|---|
 | whose target has rows of other tables | an inserted row must have a key that the target does not have yet |
 | whose transform gives it another key | likewise: its rows may come to have the same key |
-| whose transform leaves rows out | a row that it leaves out would stay in the target as it was
+| whose transform leaves rows out | a row that it leaves out would stay in the target as it was |
 
-|In the first two cases, a row that is read again would be refused as a duplicate of its key. If the log deletes it in \
+In the first two cases, a row that is read again would be refused as a duplicate of its key. If the log deletes it in
 the same epoch, the two would cancel out and the old row would stay (`raycdc.sinks.source_tables`).
 """
 

@@ -1,1 +1,1 @@
-"""Commit records: what targets hold after an epoch."""
+"""Commit records: the epochs that targets hold."""

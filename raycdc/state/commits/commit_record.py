@@ -30,10 +30,10 @@ from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.manifests.epoch_files import epoch_name, numbers
 from raycdc.state.parked import ParkedTarget
 
-#: Version of a record that is whole and has parked targets; one without them is of version 1.
+#: The version of a record with parked targets. A record without parked targets has version 1.
 PARKED_VERSION = 2
-#: Version of a record whose targets are described, whether or not they are routed: a raycdc that does not know of this
-#: would keep their columns as they are now, and say so again when they are others.
+#: The version of a record that describes its targets, even if they are not routed. Earlier versions of raycdc would
+#: keep the targets' present columns when these change later.
 DESCRIBED_VERSION = 4
 
 
@@ -42,9 +42,9 @@ class RoutedTarget(JsonObject):
     """A target table: its source tables, the fingerprint of its columns, dropped columns, and transforms.
 
     `dropped` are the columns, in lower case, that each source dropped; `transforms` are the identities of the sources'
-    transforms. `refused` are the fingerprints of schemas in epochs that the target refused: it may have some of their
-    columns. The `schema` is empty if it has taken no epoch yet. `named` are columns that began with the values of
-    another one (`raycdc.model.evolution.targets.TargetSchema`).
+    transforms. `refused` are the fingerprints of schemas in epochs that the target refused: the target may have some of
+    their columns. The `schema` is empty if the target has taken no epoch yet. `named` maps columns to the ones whose
+    values they began with (`raycdc.model.evolution.targets.TargetSchema`).
     """
 
     sources: tuple[str, ...]
@@ -56,16 +56,19 @@ class RoutedTarget(JsonObject):
 
     @property
     def schemas(self) -> tuple[str, ...]:
-        """The fingerprints of all columns that it has or may have."""
+        """Return the fingerprints of all schemas that the target has or may have."""
         return (self.schema, *self.refused) if self.schema else self.refused
 
     def refusing(self, other: RoutedTarget) -> RoutedTarget:
-        """The target after it refused an epoch that would have made it `other`."""
+        """Return the target after it refused an epoch in which it would have become `other`."""
         return replace(self, refused=tuple(dict.fromkeys((*self.refused, *other.schemas))))
 
 
 def _written_routes(routes: Mapping[str, RoutedTarget]) -> Mapping[str, Json]:
-    """A target has no `sources` where it is the table of its own name alone."""
+    """Return the written form of routes.
+
+    A target has no `sources` if they are only the table of the target's own name.
+    """
     documents = {name: target.to_json() for name, target in routes.items()}
     for name, target in routes.items():
         if target.sources == (name,):
@@ -80,11 +83,13 @@ def _read_routes(documents: Mapping[str, Any]) -> Mapping[str, RoutedTarget]:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord(JsonObject):
-    """The record that `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it.
+    """The record that `epoch` is in the sink.
+
+    `tables` maps each target that was ever written to its ``[epoch, step]`` after the epoch.
 
     `routes` has the source tables and columns of each target; a target without an entry was last written by an older
     raycdc, and has the columns of the table of its own name. `known` is like `tables`, for row stores of source tables
-    (`raycdc.delivery.rows.row_store`). `parked` are targets that got nothing of the epoch, nor of some earlier ones.
+    (`raycdc.delivery.rows.row_store`). `parked` are targets that got nothing of this epoch and some earlier ones.
     """
 
     epoch: int
@@ -103,7 +108,7 @@ class CommitRecord(JsonObject):
     def version(self) -> int:
         """Return the version of the record.
 
-        Older versions must not read one with parked targets, whose rows have a gap.
+        Older versions must not read a record with parked targets, because the rows of these have a gap.
         """
         if self.routes:
             return DESCRIBED_VERSION
@@ -111,7 +116,7 @@ class CommitRecord(JsonObject):
 
     @property
     def merged(self) -> dict[str, str]:
-        """Source tables that share a target with others, and that target."""
+        """Return the source tables that share a target with others, each with that target."""
         shared = {name: target for name, target in self.routes.items() if len(target.sources) > 1}
         return {source: name for name, target in shared.items() for source in target.sources}
 
@@ -121,7 +126,7 @@ _REPLACED = re.compile(r"(\d{10})\.json\.(\d{10})$")
 
 
 class CommitFiles:
-    """See the module's docstring. Every answer comes from storage."""
+    """The files of commit records; see the module's docstring. Every answer comes from storage."""
 
     def __init__(self, folder: StateFolder) -> None:
         self._folder = folder
@@ -130,7 +135,7 @@ class CommitFiles:
         return f"CommitFiles({self._folder.where!r})"
 
     def write(self, epoch: int, generation: int, data: bytes) -> None:
-        """Make `data` the record of `epoch`, for the driver of `generation`."""
+        """Write `data` as the record of `epoch`, for the driver of `generation`."""
         name = epoch_name(_FOLDER, epoch)
         self._folder.create_once(name, data)
         if self._folder.read(name) == data:
@@ -163,7 +168,7 @@ class CommitFiles:
             yield self._read(_own_name(epoch, generation))
 
     def kept(self, count: int) -> int:
-        """Delete all but the records of the newest `count` epochs; the first number that is left."""
+        """Delete all records except those of the newest `count` epochs. Returns the first number that is kept."""
         committed = sorted(epoch for epoch, _ in numbers(self._folder, _FOLDER))
         first = committed[-count:][0]
         for epoch, generation in self._replaced():

@@ -17,10 +17,10 @@ bases/record-EPOCH-GENERATION-SHA.json  {"version": 2, "epoch", "generation", "t
 | with the first record of a process | a process relies on no document of another one that may still be writing |
 | when a record has more than `Compaction.record_fraction_max` of the targets | the next records would be as long |
 
-*What if the process dies here?* A base is durable before the record that refers to it, and is never overwritten: its
-name has its checksum. Without its record it is not read. It is deleted `KEEP_COMMITTED` epochs later (`sweep`), if no
-kept record refers to it, and never by a driver that is older than its writer, because the record of a newer base may
-not exist yet.
+*What if the process dies here?* A base is durable before the record that refers to it, and is never overwritten,
+because its name contains its checksum. If the record is missing, the base is not read. It is deleted `KEEP_COMMITTED`
+epochs later (`sweep`), if no kept record refers to it, and never by a driver that is older than its writer, because the
+record of a newer base may not exist yet.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from raycdc.state.manifests.manifest_files import ManifestCompaction
 
 #: The newest version of a commit record. A record with a base always has this version.
 COMMIT_VERSION = DESCRIBED_VERSION
-#: All fields of older versions have the same meaning now. Missing descriptions are found by
+#: Older versions need no upgrade, because all their fields have the same meaning now. Missing descriptions are found by
 #: `raycdc.delivery.targets.described_targets`.
 _UPGRADES: Mapping[int, codec.Upgrade] = {
     1: lambda record: {**record, "version": 2},
@@ -60,17 +60,17 @@ _FOLDER = "bases"
 PREFIX = "record-"
 _FILE = re.compile(PREFIX + r"(\d{10})-(\d{10})-([0-9a-f]{64})\.json")
 
-#: The parts of a record that its base has.
+#: The parts of a record that are in its base.
 _PARTS = ("tables", "routes", "known")
 
 _Value = TypeVar("_Value")
-#: The documents of the records that are kept, and the first epoch of them.
+#: Returns the documents of the records that are kept, and the first epoch of these.
 KeptRecords = Callable[[], tuple[Iterable[codec.Document], int]]
 
 
 @dataclass(frozen=True, slots=True)
 class BaseReference(JsonObject):
-    """The identity of a base: epoch and generation of the record that it was written with, and its checksum."""
+    """The identity of a base: epoch and generation of the record with which it was written, and its checksum."""
 
     epoch: int
     generation: int
@@ -83,7 +83,7 @@ class BaseReference(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The entries of one record for each target. The mappings are never changed."""
+    """A base: the entries for each target of one record. The mappings are never changed."""
 
     reference: BaseReference
     tables: Mapping[str, tuple[int, int]]
@@ -93,7 +93,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRecord:
-    """A record's document, with the base that it names; `base_data` is to be written first, where that is new."""
+    """A record's document, and the base that it names. If the base is new, `base_data` must be written first."""
 
     data: bytes
     base: Base | None = None
@@ -101,7 +101,10 @@ class EncodedRecord:
 
 
 class RecordBases:
-    """See the module's docstring. Records are written by one thread, and read by any."""
+    """The bases of commit records; see the module's docstring.
+
+    One thread writes records, any thread may read them.
+    """
 
     def __init__(self, folder: StateFolder, compaction: ManifestCompaction) -> None:
         self._folder = folder
@@ -110,14 +113,12 @@ class RecordBases:
         self._own: Base | None = None
         #: The base that was read last.
         self._read: Base | None = None
-        #: The epoch at which unused bases are next searched: at first the next one, because each process writes a base
-        #: and may end before it wrote as many epochs as are kept.
+        #: The epoch from which unused bases are searched for. At first it is the next one, because each process writes
+        #: a base and may end before it has written as many epochs as are kept.
         self._sweep_at = 0
 
     def __repr__(self) -> str:
         return f"RecordBases({self._folder.where!r}, own={self._own and self._own.reference.epoch})"
-
-    # -- reading
 
     def newest(self, commits: CommitFiles) -> CommitRecord | None:
         """Return the newest record; None if there is none. Raises `StateError` if it cannot be used."""
@@ -127,7 +128,7 @@ class RecordBases:
             try:
                 return self.record_of(document, origin=self._folder.origin(name))
             except MissingBaseError:
-                # While a run goes on, the record may have been pruned meanwhile.
+                # The record may have been pruned meanwhile, if a run goes on.
                 found = commits.newest()
                 if found == (name, document):
                     raise
@@ -136,7 +137,7 @@ class RecordBases:
     def record_of(self, written: codec.Document, *, origin: str) -> CommitRecord:
         """Return the record of a document of any version. Raises `StateError` if it cannot be used.
 
-        Raises `MissingBaseError` if its base does not exist, or exists no more.
+        Raises `MissingBaseError` if its base does not exist or was deleted.
         """
         with without_collection():
             document: Any = codec.upgrade(written, origin=origin, current=COMMIT_VERSION, upgrades=_UPGRADES)
@@ -172,16 +173,14 @@ class RecordBases:
             raise codec.damaged(where, "its content is not that which its name says")
         document: Any = codec.upgrade(written, origin=where, current=RECORD_BASE_VERSION, upgrades=_BASE_UPGRADES)
         with codec.malformed_as_damage(where):
-            # The lists are a record's.
+            # The lists have the same form as in a record.
             lists: Any = {**document, "committed_ms": 0}
             record = CommitRecord.from_json(lists)
         base = self._read = Base(reference, record.tables, record.routes, record.known)
         return base
 
-    # -- writing
-
     def encoded(self, record: CommitRecord) -> EncodedRecord:
-        """The document of `record`, and of its base where it has one; nothing is written yet."""
+        """Return the document of `record`, and that of its base if it has one. Nothing is written yet."""
         with without_collection():
             entries = len(record.tables) + len(record.routes) + len(record.known)
             if entries < self._compaction.whole_below:
@@ -194,7 +193,7 @@ class RecordBases:
             return EncodedRecord(codec.encode(_change(record, base)[0]), base, data)
 
     def put(self, encoded: EncodedRecord) -> None:
-        """Put the base of a record there, durably, if it is new; the record may name it then."""
+        """Write the base of a record durably, if it is new. Afterwards the record that names it may be written."""
         if encoded.base is not None and encoded.base_data:
             self._folder.create(_FOLDER)
             self._folder.write(encoded.base.reference.name, encoded.base_data)
@@ -206,7 +205,10 @@ class RecordBases:
         self._own = encoded.base
 
     def sweep(self, record: CommitRecord, kept: KeptRecords, keep: int) -> None:
-        """Delete bases that none of the `kept` records names; `record` was just written, and `keep` are kept."""
+        """Delete bases that none of the `kept` records names.
+
+        `record` was just written, and the last `keep` epochs are kept.
+        """
         if record.epoch < self._sweep_at:
             return
         there = [found for name in self._folder.list(_FOLDER) if (found := _FILE.fullmatch(name))]
@@ -215,7 +217,8 @@ class RecordBases:
                 documents, first = kept()
                 needed = {reference.name for each in documents if (reference := reference_of(each)) is not None}
             except (StateError, LookupError, TypeError, ValueError):
-                # A damaged record does not say which base it needs: all stay until it is old enough itself.
+                # A damaged record does not say which base it needs, so all bases are kept until that record is old
+                # enough to be deleted.
                 self._sweep_at = record.epoch + keep
                 return
             for found in list(there):
@@ -223,7 +226,7 @@ class RecordBases:
                 if is_ours_to_judge and f"{_FOLDER}/{found[0]}" not in needed:
                     self._folder.delete(f"{_FOLDER}/{found[0]}")
                     there.remove(found)
-        # With one base left, nothing can be deleted until another one is written.
+        # If one base is left, nothing can be deleted until another one is written.
         self._sweep_at = record.epoch + keep if len(there) > 1 else _NEVER
 
 
@@ -233,12 +236,12 @@ class MissingBaseError(StateError):
     cure = "See with `raycdc state check` what is missing, and bring it back from a copy of the state."
 
 
-#: No epoch has such a number.
+#: An epoch number that is never reached.
 _NEVER = 1 << 62
 
 
 def reference_of(document: codec.Document) -> BaseReference | None:
-    """The base that a record's document names; None if it is whole."""
+    """Return the base that a record's document names; None if the record is whole."""
     return BaseReference.from_json(document["base"]) if "base" in document else None
 
 
@@ -251,7 +254,7 @@ def _base_of(record: CommitRecord) -> tuple[Base, bytes]:
 
 
 def _change(record: CommitRecord, base: Base) -> tuple[Mapping[str, Json], int]:
-    """Return the document of `record` as a difference from `base`, and the number of targets in it."""
+    """Return the document of `record` as a difference from `base`, and the number of entries in it."""
     short = replace(
         record,
         tables=_changed_values(base.tables, record.tables),

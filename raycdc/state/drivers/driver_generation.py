@@ -1,9 +1,9 @@
 """A driver's own generation: claimed when it starts, and raised only by itself.
 
-Everything that a driver writes, into the state or a sink, carries its own number. If it read the newest number from the
-store at each write, a driver that lost its lease would write under its successor's number, and the two could not be
-told apart. Replacing a coordinator raises the number, and the driver gets the new one from that call, which is refused
-if a successor has a newer one by then.
+Everything that a driver writes into the state or a sink carries the driver's own number. If a driver read the newest
+number from the store at each write, one that lost its lease would write under its successor's number, and the two could
+not be told apart. Replacing a coordinator raises the number, and the driver gets the new one from that call, which is
+refused if a successor has a newer one by then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DriverGeneration:
     """
 
     def __init__(self, store: CheckpointStore, generation: OwnGeneration | None = None) -> None:
-        """`generation` is already claimed; None claims the next one."""
+        """Make the generation of a driver. `generation` is already claimed; None claims the next one."""
         self._store = store
         self._lock = threading.Lock()
         self._generation = store.generations.next() if generation is None else generation
@@ -40,7 +40,7 @@ class DriverGeneration:
         return f"DriverGeneration({self._generation})"
 
     def generation(self) -> OwnGeneration:
-        """The driver's own generation now."""
+        """Return the driver's present generation."""
         with self._lock:
             return self._generation
 
@@ -69,10 +69,10 @@ def _take_over(store: CheckpointStore, own: OwnGeneration) -> None:
 
 @contextmanager
 def brief_term(store: CheckpointStore) -> Iterator[None]:
-    """Hold a generation while changing the state without a driver. Call it under the lease.
+    """Hold a generation within the block, for a change of the state without a driver.
 
-    A suspended driver is fenced by it when it wakes up; otherwise it would overwrite the change, which it does not know
-    of.
+    Call it under the lease. ¶A suspended driver is fenced by this generation when it wakes up. Otherwise it would
+    overwrite the change, which it does not know.
     """
     term = DriverGeneration(store)
     try:

@@ -1,6 +1,6 @@
 """The generations of a state: each starting driver claims one, and writes with an older one are refused.
 
-Like the store, it keeps nothing in memory: every answer comes from storage.
+Nothing is kept in memory: every answer comes from storage.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ from raycdc.state.drivers.holder import Holder
 from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.identity import require_usable
 
-#: A generation that a driver claimed itself. Its writes must carry this one, never one that was looked up.
+#: A generation that a driver claimed itself. The driver's writes must carry this one, and never one that was read from
+#: the state.
 OwnGeneration = NewType("OwnGeneration", int)
 
 _GENERATION_FILE = re.compile(r"(\d{10})\.json$")
-#: The heartbeat of a generation's driver, next to its claim.
+#: The heartbeat of a generation's driver, in a file next to its claim.
 _HEARTBEAT = "generations/{:010d}.pulse.json"
 
 
 class Generations:
-    """See the module's docstring. `raycdc.state.drivers.driver_generation` is a driver's own."""
+    """The generations of a state; see the module's docstring.
+
+    `raycdc.state.drivers.driver_generation` has a driver's own.
+    """
 
     def __init__(self, folder: StateFolder) -> None:
         self._folder = folder
@@ -45,9 +49,10 @@ class Generations:
         return self._folder.atomically(act)
 
     def next(self) -> OwnGeneration:
-        """Claim a generation, durably, for a driver that starts; every writer with an older one is fenced from now on.
+        """Claim a generation durably for a driver that starts. From now on every writer with an older one is fenced.
 
-        Two that start at once get different ones, also where the lease binds processes of one machine only.
+        Two drivers that start at the same time get different generations, even on different machines, where the lease
+        does not exclude them.
         """
         while True:
             generation = self.newest() + 1
@@ -83,11 +88,11 @@ class Generations:
                     raise
 
     def write_as(self, driver: Callable[[], OwnGeneration] | None) -> None:
-        """Refuse everything that the driver writes through the store once its generation is not the newest."""
+        """Refuse everything that the driver writes through this store once its generation is not the newest."""
         self._driver = driver
 
     def sweep(self, own: OwnGeneration) -> None:
-        """Delete unreadable remains of older drivers, for the new driver of generation `own`."""
+        """Delete unreadable files of older drivers, for the new driver of generation `own`."""
         self._folder.sweep(own)
 
     def own(self) -> OwnGeneration | None:
@@ -95,7 +100,7 @@ class Generations:
         return None if self._driver is None else self._driver()
 
     def require_own(self, what: str) -> None:
-        """Raise `FencedError` if the driver given to `write_as` no longer has the newest generation."""
+        """Raise `FencedError` if the driver passed to `write_as` no longer has the newest generation."""
         if self._driver is not None:
             self.require_driver(self._driver, what)
 
@@ -125,7 +130,7 @@ class Generations:
             newest = now
 
     def show(self, generation: OwnGeneration, holder: Holder) -> None:
-        """Write the heartbeat of the driver of `generation`. It is not read once a newer generation exists."""
+        """Write the heartbeat of the driver of `generation`. It is ignored once a newer generation exists."""
         document = {"version": codec.DOCUMENT_VERSION, "holder": holder.to_json()}
         self._folder.write(_HEARTBEAT.format(generation), codec.encode(document))
 
@@ -136,13 +141,13 @@ class Generations:
         self._folder.create("generations")
 
         def act() -> list[int] | None:
-            # A standby read the identity long ago, and the state may have been moved since.
+            # A standby read the identity earlier, and the state may have been moved since.
             require_usable(self._folder)
             self._folder.create_once(name, claim)
             if self._folder.read(name) != claim:
                 return None
-            # A folder cannot check and claim in one step. A move looks for claims after it wrote its bar, so one of the
-            # two always sees the other.
+            # A folder cannot check and claim in one step. A move of the state checks for claims after it has written
+            # its bar, so one of the two always notices the other.
             try:
                 require_usable(self._folder)
             except StateError:

@@ -1,4 +1,4 @@
-"""The heartbeats by which a standby (``raycdc run --standby``) knows that another driver has the state.
+"""Heartbeats of drivers, by which a standby (``raycdc run --standby``) knows that another driver has the state.
 
 Each driver renews a document of its own generation; a standby checks whether the newest one changes. A suspended
 process that wakes up therefore renews a document that is not read any more. Correctness does not depend on heartbeats:
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from raycdc.state.drivers.generations import Generations, OwnGeneration
     from raycdc.state.files.folder import Lease
 
-#: How often a driver renews its document, and how long one may stay unchanged: five times that, for slow disks.
+#: How often a driver renews its document, and for how long the document may stay unchanged: five times that, because
+#: disks may be slow.
 RENEW_S = 3.0
 SILENT_S = 15.0
 #: How often a standby checks the state.
@@ -67,10 +68,10 @@ class DriverHeartbeat:
         self._closed = threading.Event()
         mine = replace(Holder.myself(), locked=self._held is not None)
         self._holder = mine if lock is None else replace(mine, lock=lock.identity, lock_file=lock.path)
-        #: The address of the run's control API, published with the next heartbeat.
+        #: The address of the run's control API. It is published with the next heartbeat.
         self.door: ControlEndpoint | None = None
         self.lost: FencedError | None = None
-        #: True while the thread waits for the state's disk or store, which may take minutes if that is unreachable.
+        #: True while the thread waits for the state's disk or store. This may take minutes if it is unreachable.
         self._asks = False
         self._renew()
         self._thread = threads.start(self._run, "pulse")
@@ -92,8 +93,8 @@ class DriverHeartbeat:
     def close(self, end: RunEnd | None = None) -> None:
         """Report that this driver has ended, and its run's result, and release the lock.
 
-        A store that has not answered for `RENEW_S` gets no report, because waiting is not worth it; the next driver
-        finds the heartbeats missing.
+        A store that has not answered for `RENEW_S` gets no report, because waiting is not worth it. The next driver
+        then notices that heartbeats are missing.
         """
         self._closed.set()
         self._thread.join(timeout=RENEW_S)
@@ -136,16 +137,16 @@ class DriverHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Vacancy:
-    """A state that may be taken over from the driver of generation `after`, and why."""
+    """The reason why a state may be taken over from the driver of generation `after`."""
 
     after: int
     why: str
 
 
 class DriverWatch:
-    """The standby's side; see the module's table.
+    """The standby's side of heartbeats; see the module's table.
 
-    `locked_by` returns the process on this machine with the state's lock, or an empty text; `lock` is ours, as
+    `locked_by` returns the process on this machine that has the state's lock, or an empty text; `lock` is our lock, as
     `Holder.lock`.
     """
 
@@ -161,13 +162,13 @@ class DriverWatch:
         self._locked_by = locked_by
         self._clock = clock
         self._lock = lock
-        #: How many changes of the holder were seen, including the first check.
+        #: How many changes of the holder were noticed, including the first check.
         self.changes = 0
         self._seen: tuple[int, Holder | None] | None = None
         self._since_s = clock()
 
     def poll(self) -> Vacancy | str:
-        """Return a vacancy, or who has the state. Reads the folder once."""
+        """Check the state once. Returns a vacancy, or the driver that has the state. Reads the folder."""
         (newest, holder), now_s = self._generations.newest_holder(), self._clock()
         if newest == 0:
             return Vacancy(0, "nobody had it yet")
@@ -197,9 +198,9 @@ def require_vacant(
 ) -> None:
     """Wait until it is certain that no driver has the state at `where`. Raises `StateError` if one has it.
 
-    The caller already has the `lock`, which excludes other drivers on this machine: one that claimed its generation
-    here without any heartbeat is gone if its lock is free. `wait` is called between two checks, with the driver that
-    may have the state.
+    The caller already has the `lock`, which excludes other drivers on this machine: a driver that claimed its
+    generation here without any heartbeat is gone if its lock is free. `wait` is called between two checks, with the
+    driver that may have the state.
     """
     _, holder = generations.newest_holder()
     if holder is not None and not holder.beat and holder.meets_lock(lock):

@@ -1,4 +1,4 @@
-"""A driver's description of itself in the state: one plain value, with its form on disk.
+"""A driver's description of itself in the state, as a value and as JSON.
 
 It includes the address of the run's control API and the file with its token. The token itself is not included, because
 many users may read a state without the right to command the run: the record names a file in the run's private folder. A
@@ -33,9 +33,11 @@ _FILE = re.compile(r"private-[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class ControlEndpoint(JsonObject):
-    """`token` is the name of a private file, empty if the configuration has the token.
+    """The address of a run's control API.
 
-    `problem` says why there is no door.
+    `token` is the name of a private file, empty if the configuration has the token.
+
+    `problem` is the reason if the run serves no control API.
     """
 
     url: str = ""
@@ -44,7 +46,7 @@ class ControlEndpoint(JsonObject):
     problem: str = ""
 
     def token_path(self, private: Path) -> Path:
-        """The file of the token in the folder of private files.
+        """Return the file of the token in the folder of private files.
 
         Raises `StateError` if the record names no such file.
         """
@@ -57,13 +59,13 @@ class ControlEndpoint(JsonObject):
         return private / self.token
 
 
-#: The length limit of an error's text, of which only the first line is kept.
+#: The maximum length of an error's text, of which only the first line is kept.
 _TEXT_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd(JsonObject):
-    """`exit_code` is the process's; `error` and `text` are empty if it was 0."""
+    """The end of a run. `exit_code` is that of the process; `error` and `text` are empty if it was 0."""
 
     at_ms: int
     exit_code: int
@@ -72,7 +74,7 @@ class RunEnd(JsonObject):
 
     @classmethod
     def now(cls, exit_code: int, error: str = "", text: str = "") -> RunEnd:
-        """The end of this moment; `text` may have any number of lines."""
+        """Return the end of a run that ends now. `text` may have any number of lines."""
         line = text.strip().partition("\n")[0]
         return cls(time.time_ns() // 1_000_000, exit_code, error, line[:_TEXT_MAX])
 
@@ -81,7 +83,7 @@ class RunEnd(JsonObject):
 class Holder(JsonObject):
     """A driver's report: its machine, number of heartbeats, lock, and end.
 
-    `end` says how its run ended; None for an older raycdc. `machine` is the same for all processes of one kernel since
+    `end` is the end of its run; None for an older raycdc. `machine` is the same for all processes of one kernel since
     its boot. `lock` identifies the locked file if it is not in the state's own folder, and `lock_file` is its path.
     """
 
@@ -100,13 +102,13 @@ class Holder(JsonObject):
         return f"process {self.pid} on {self.host}"
 
     def meets_lock(self, lock: str) -> bool:
-        """Return True if its process and ours would lock the same file (`lock`, as `Holder.lock`)."""
+        """Return True if the driver and this process would lock the same file (`lock`, as `Holder.lock`)."""
         if self.lock or lock:
             return self.lock == lock
         return self.host == socket.gethostname() or bool(self.machine and self.machine == machine_identity())
 
     def has_let_go(self) -> bool:
-        """Return True if its lock, a different one than ours, is on this machine, at its path, and free.
+        """Return True if the driver's lock, which is not ours, is on this machine at its path and is free.
 
         In another container the path may name another file; `lock` detects that.
         """
@@ -115,18 +117,18 @@ class Holder(JsonObject):
 
     @property
     def is_here(self) -> bool:
-        """Return True if it runs, or ran, on this machine and in this container."""
+        """Return True if the driver runs, or ran, on this machine and in this container."""
         return self.host == socket.gethostname() and self.machine in ("", machine_identity())
 
     @classmethod
     def myself(cls) -> Holder:
-        """The process that asks."""
+        """Return a description of this process."""
         return cls(socket.gethostname(), machine_identity(), os.getpid())
 
 
 @dataclass(frozen=True, slots=True)
 class LockFile:
-    """A locked file: which one it is among all (`lock_of`), and its path here."""
+    """A locked file, with its unique identity (`lock_of`) and its path on this machine."""
 
     identity: str
     path: str
@@ -142,7 +144,7 @@ def lock_of(file: Path) -> str:
 
 @cache
 def machine_identity() -> str:
-    """An identity of the running kernel, the same for all processes since it started; empty if there is none."""
+    """Return an identity of the running kernel, the same for all processes since its start; empty if there is none."""
     with suppress(OSError):
         if sys.platform == "darwin":
             asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]

@@ -23,12 +23,12 @@ from typing import Self, TypeVar
 from raycdc.core.failpoints import reach
 from raycdc.errors import StateError
 
-#: Threads that wait for the disk; more of them gain nothing.
+#: The number of threads that wait for the disk; more threads gain nothing.
 _SYNCS_AT_ONCE = 8
 
 
 class Disk:
-    """The file system as used by a folder. Its calls raise `OSError`.
+    """The file system of a folder. Its methods raise `OSError`.
 
     The effect of a call survives the death of the process immediately, but a power failure only when synced: the
     content of a file by `sync`, the names in a folder by `sync_folder`.
@@ -41,7 +41,7 @@ class Disk:
         return path.read_bytes()
 
     def create(self, path: Path, parts: Sequence[bytes]) -> None:
-        """A new file of `parts`, written one after the other."""
+        """Create a file with the content of `parts`, which are written one after the other."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             for number, part in enumerate(parts):
@@ -87,7 +87,7 @@ DISK = Disk()
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and its parents, durably: each parent that got a new entry is synced."""
+    """Make `folder` and its parents durably: each parent that gets a new entry is synced."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for made in reversed(missing):
@@ -115,13 +115,16 @@ _PRIVATE = "private-"
 #: Errors of syncing a folder on a read-only file system.
 _NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
 
-#: A process that reads a lease's holder has the lock for microseconds, so a driver that starts just then retries.
+#: A process that only reads a lease's holder has the lock for microseconds. A driver that starts just then retries.
 _LEASE_TRIES = 5
 _LEASE_TRY_S = 0.02
 
 
 class Lease:
-    """An flock that ends with the process, however it dies; hold it as long as the pipeline runs."""
+    """An flock that is released when the process ends, for whatever reason.
+
+    Hold it as long as the pipeline runs.
+    """
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -141,7 +144,10 @@ class Lease:
 
 
 class LocalFolder:
-    """Names are relative to `path`, at most one folder deep. Errors of the file system become `StateError`."""
+    """A local folder as a `StateFolder`.
+
+    Names are relative to `path`, at most one folder deep. Errors of the file system become `StateError`.
+    """
 
     def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path = path
@@ -149,15 +155,15 @@ class LocalFolder:
 
     @property
     def where(self) -> str:
-        """The folder's path, for people."""
+        """Return the folder's path, for people."""
         return str(self.path)
 
     def origin(self, name: str) -> str:
-        """The path by which errors name the file `name`."""
+        """Return the path by which errors name the file `name`."""
         return str(self.path / name)
 
     def atomically(self, act: Callable[[], _Result]) -> _Result:
-        """`act`. A document is atomic; several are not, which recovery is made for."""
+        """Return the result of `act`. Each document is written atomically; several are not, which recovery handles."""
         return act()
 
     def require_usable(self) -> None:
@@ -178,7 +184,7 @@ class LocalFolder:
             raise StateError(f"The state folder {self.path} cannot be created: {cause}.") from cause
 
     def read(self, name: str) -> bytes | None:
-        """Content of `name`, None when it does not exist."""
+        """Return the content of `name`; None if it does not exist."""
         try:
             return self._disk.read(self.path / name)
         except FileNotFoundError:
@@ -187,11 +193,13 @@ class LocalFolder:
             raise StateError(f"{self.path / name} cannot be read: {cause}.") from cause
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace `name` by `data`; after a crash, either the old or the new content is there, complete."""
+        """Replace `name` by `data`. After a crash, either the old or the new content is complete."""
         self._write(name, data, self._disk.rename)
 
     def write_all(self, documents: Mapping[str, bytes]) -> None:
-        """`write` for each. The disk is waited for together: hundreds of tables have a schema each."""
+        """Write all documents as `write` does, but wait for the disk only once, because hundreds of tables have a
+        schema each.
+        """
         locations = {_temporary(target): target for target in (self.path / name for name in documents)}
         try:
             for temporary, data in zip(locations, documents.values(), strict=True):
@@ -208,7 +216,7 @@ class LocalFolder:
             raise StateError(f"{self.path / next(iter(documents))} cannot be written: {cause}.") from cause
 
     def create_once(self, name: str, data: bytes) -> None:
-        """`write`, unless `name` exists: then its content stays."""
+        """Write `name` unless it exists; an existing document is not changed."""
 
         def link(temporary: Path, target: Path) -> None:
             with suppress(FileExistsError):
@@ -231,7 +239,7 @@ class LocalFolder:
             raise StateError(f"{target} cannot be written: {cause}.") from cause
 
     def list(self, folder: str) -> list[str]:
-        """Names in `folder`, without leftovers of interrupted writes; empty when there is no such folder."""
+        """Return the names in `folder`, without leftovers of interrupted writes; empty if there is no such folder."""
         try:
             return [name for name in self._disk.names(self.path / folder) if not name.startswith(".")]
         except FileNotFoundError:
@@ -262,11 +270,13 @@ class LocalFolder:
             raise StateError(f"{self.path / name} cannot be deleted: {cause}.") from cause
 
     def holder(self, name: str) -> str:
-        """The pid of the process that has the lease `name`, as it says itself; empty if none on this host has it."""
+        """Return the pid of the process that has the lease `name`, as written in its file; empty if no process on this
+        host has it.
+        """
         try:
             descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            # There was never a lease; if the folder is not accessible, a process that writes here reports it.
+            # There was never a lease. If the folder is not accessible, the process that writes here reports it.
             return ""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -277,7 +287,7 @@ class LocalFolder:
         return ""
 
     def lease(self, name: str) -> Lease:
-        """Lock `name` for this process; `StateError` names the pid that has it."""
+        """Lock `name` for this process. Raises `StateError` that names the pid of the process that has the lock."""
         path = self.path / name
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

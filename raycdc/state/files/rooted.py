@@ -12,10 +12,10 @@ generations/G.pulse.json   heartbeat of the driver of generation G, its only wri
 ```
 
 A store has no rename, no lock, and no change of several objects in one step, so a driver that was suspended between
-checking its generation and writing would write all the same. Here both are one step: everything a step reads comes from
-one root (`atomically`), the generations are in the root, and the root is replaced only if it is still the same. A write
-of a stale driver is therefore an object that no root refers to; it is never read, and the next driver deletes it
-(`sweep`). A reader always sees a root that was the newest one at that moment.
+checking its generation and writing would write all the same. With a root, both are one step: everything that a step
+reads comes from one root (`atomically`), the generations are in the root, and the root is replaced only if it is still
+the same. A write of a stale driver is therefore an object that no root refers to; it is never read, and the next driver
+deletes it (`sweep`). A reader always sees a root that was the newest one at that moment.
 
 | step | requests |
 |---|---|
@@ -51,29 +51,29 @@ _GENERATIONS = "generations/"
 
 
 class ObjectMissingError(Exception):
-    """An object that the root of this step refers to is gone: that root is not the newest any more."""
+    """An object to which the root of this step refers was deleted, because the root is not the newest one any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlineDocument(JsonObject):
-    """A document that is in the root."""
+    """A document whose text is in the root."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectDocument(JsonObject):
-    """A document that is the object `name`."""
+    """A document whose content is the object `name`."""
 
     name: str = field(metadata=stored("object"))
 
 
 @dataclass(slots=True)
 class RootUpdate:
-    """A thread's changes of the state between one root and the next.
+    """One step of a thread: the root as it was read, and the changes for the next root. ¶`pending` are documents that
+    the step writes, and `left` are objects that the new root does not refer to.
 
-    `pending` are documents that it has written, and `left` objects that the new root does not refer to. `before` is
-    None if there is no root yet.
+    `before` is None if there is no root yet.
     """
 
     before: Version | None
@@ -103,7 +103,7 @@ class RootUpdate:
             self.leave(name)
 
     def rename(self, name: str, to: str) -> None:
-        """Raise `KeyError` if there is no such document."""
+        """Rename a document. Raises `KeyError` if there is no document `name`."""
         if name in self.pending:
             self.write(to, self.pending.pop(name))
             self.leave(name)
@@ -120,13 +120,13 @@ class RootUpdate:
 
 
 class Roots:
-    """Reads roots and replaces them. Errors of the store are `StateError`."""
+    """Reads and replaces the root. Errors of the store are raised as `StateError`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def begun(self) -> RootUpdate:
-        """Start a step with the present root."""
+        """Read the present root, and return a step that begins with it."""
         with as_state_errors():
             stored = self._store.read(ROOT)
         if stored is None:
@@ -154,7 +154,7 @@ class Roots:
                 return stored.data
 
     def swapped(self, step: RootUpdate) -> bool:
-        """Replace the root by the result of the step. Returns False if another root is there now."""
+        """Replace the root by the result of the step. Returns False if another process has replaced it meanwhile."""
         with as_state_errors():
             for name, data in step.pending.items():
                 step.leave(name)
@@ -172,17 +172,18 @@ class Roots:
             else:
                 outcome = self._store.replace_if_match(ROOT, data, step.before)
         if isinstance(outcome, PreconditionFailed):
-            # Our root may have been current for a moment, so only the next driver's sweep can tell unused objects.
+            # Our new root may have been the present one for a moment, so only the next driver's sweep can find unused
+            # objects.
             return False
         reach("after_root")
-        # These objects are unused; the next sweep deletes any that remain.
+        # These objects are not used any more; the next sweep deletes any that remain.
         with suppress(StoreError):
             for name in step.left:
                 self._store.delete(name)
         return True
 
     def sweep(self, generation: int) -> None:
-        """Delete objects of drivers older than `generation` that no root refers to. One LIST request.
+        """Delete objects of drivers older than `generation` that the root does not refer to. Makes one LIST request.
 
         `generation` is the caller's, and the newest; older drivers can no longer add their objects to a root.
         """
@@ -203,7 +204,7 @@ class Roots:
 
 @contextmanager
 def as_state_errors() -> Iterator[None]:
-    """Errors of the store are the state's."""
+    """Raise errors of the store within the block as `StateError`."""
     try:
         yield
     except StoreError as error:
@@ -216,7 +217,8 @@ def _entry(data: Any) -> InlineDocument | ObjectDocument:
 
 _Result = TypeVar("_Result")
 
-#: Other processes change the root at most a few times a second: a coordinator, a driver, a take-over.
+#: The number of attempts to replace the root. Other processes change it at most a few times a second: a coordinator, a
+#: driver, or a driver that takes over.
 TRIES = 20
 
 _SCHEMAS = "schemas"
@@ -225,13 +227,16 @@ _PLAIN = (_SCHEMAS, "dead_letters", "joined")
 
 
 class _Steps(threading.local):
-    """The step that each thread is in."""
+    """The present step of each thread."""
 
     own: RootUpdate | None = None
 
 
 class RootedFolder:
-    """See the module's docstring; a `StateFolder`. For any thread: those of one process are others to each other."""
+    """An object store as a `StateFolder`; see the module's docstring.
+
+    Any thread may call it; each thread has its own steps.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -249,12 +254,11 @@ class RootedFolder:
         return f"{self.where}/{name}"
 
     def create(self, *folders: str) -> None:
-        """A store has no folders."""
+        """Do nothing, because a store has no folders."""
 
     def require_usable(self) -> None:
-        """Raise `StateError` if the store refuses something, or takes a write whose condition does not hold.
-
-        Some servers and proxies know no conditions, and on those nothing would keep a stale driver from writing.
+        """Raise `StateError` if the store refuses a request, or accepts a write whose condition does not hold. ¶Some
+        servers and proxies ignore conditions, and then a stale driver could write the state.
         """
         name = f"probe-{uuid.uuid4().hex}"
         with as_state_errors():
@@ -313,7 +317,7 @@ class RootedFolder:
         self.atomically(act)
 
     def sync(self, folder: str) -> None:
-        """A write that a store answered is durable."""
+        """Do nothing, because a write is durable when the store has answered."""
 
     def delete(self, name: str) -> None:
         if _is_plain(name):
@@ -323,7 +327,7 @@ class RootedFolder:
         self.atomically(lambda: self._step.delete(name))
 
     def atomically(self, act: Callable[[], _Result]) -> _Result:
-        """See `StateFolder.atomically`. A call inside another step of this thread becomes a part of that step."""
+        """See `StateFolder.atomically`. A call inside a step of this thread becomes a part of that step."""
         if self._steps.own is not None:
             return act()
         for _ in range(TRIES):

@@ -1,7 +1,7 @@
-"""The documents of a state by their names, on whatever storage: the storage below `CheckpointStore`.
+"""The documents of a state by their names: the interface of the storage below `CheckpointStore`.
 
 `LocalFolder` is a folder of this machine, `RootedFolder` an object store. Names are at most one folder deep. A document
-exists whole or not at all, and a write that returned is durable.
+exists completely or not at all, and a write is durable when it has returned.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ _Result = TypeVar("_Result")
 
 
 class StateFolder(Protocol):
-    """See the module's docstring. Errors of the storage are `StateError`."""
+    """The storage of a state's documents; see the module's docstring. Errors of the storage are `StateError`."""
 
     @property
     def where(self) -> str:
-        """The folder's path or the store's URL, for people."""
+        """Return the folder's path or the store's URL, for people."""
         ...
 
     def origin(self, name: str) -> str:
-        """The document `name` as errors call it."""
+        """Return the name of the document `name` in errors."""
         ...
 
     def create(self, *folders: str) -> None:
-        """Make the folders, where there are such."""
+        """Create the folders, if the storage has folders."""
         ...
 
     def require_usable(self) -> None:
@@ -37,7 +37,7 @@ class StateFolder(Protocol):
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Content of `name`, None when it does not exist."""
+        """Return the content of `name`; None if it does not exist."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
@@ -45,15 +45,15 @@ class StateFolder(Protocol):
         ...
 
     def write_all(self, documents: Mapping[str, bytes]) -> None:
-        """`write` for each of `documents`, in any order: after a crash some may be there, each whole."""
+        """Write all `documents`, in any order. After a crash, some of them may exist, each complete."""
         ...
 
     def create_once(self, name: str, data: bytes) -> None:
-        """`write`, unless `name` exists: then its content stays."""
+        """Write `name` unless it exists; an existing document is not changed."""
         ...
 
     def list(self, folder: str) -> list[str]:
-        """Names in `folder`; empty when there is no such folder."""
+        """Return the names in `folder`; empty if there is no such folder."""
         ...
 
     def rename(self, name: str, to: str) -> None: ...
@@ -65,14 +65,14 @@ class StateFolder(Protocol):
     def delete(self, name: str) -> None: ...
 
     def sweep(self, generation: int) -> None:
-        """Delete unreadable remains of older drivers, for the new driver of `generation`."""
+        """Delete unreadable files of older drivers, for the new driver of `generation`."""
         ...
 
     def atomically(self, act: Callable[[], _Result]) -> _Result:
-        """Return the result of `act`, done in one step if the storage can.
+        """Return the result of `act`, done in one step if the storage supports it.
 
-        Then everything it reads is of one moment, and its writes take effect only if no other process wrote since; it
-        may be called several times for that. In a folder, single documents are atomic and several are not; recovery
-        handles that.
+        Then everything that `act` reads is of one moment, and its writes take effect only if no other process wrote
+        since; `act` may be called several times for that. In a folder, single documents are atomic and several are not;
+        recovery handles that.
         """
         ...

@@ -1,1 +1,1 @@
-"""Manifests of sealed epochs: as values, as files, and as changes of the state before."""
+"""Manifests of sealed epochs: their values, their files, and their form as differences from an earlier state."""

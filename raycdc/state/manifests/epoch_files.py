@@ -1,4 +1,4 @@
-"""The files of epochs, and which of them are valid: each driver first records which epochs it takes over.
+"""The files of epochs, and the rules for their validity: each driver first records which epochs it takes over.
 
 A folder cannot check the newest generation and rename a manifest in one step, so a driver that was suspended between
 the two may still rename or write a manifest after its successor. Each driver therefore records which epochs of older
@@ -26,7 +26,7 @@ from raycdc.state.drivers.generations import OwnGeneration
 from raycdc.state.files.state_folder import StateFolder
 
 _EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
-#: A raycdc that knows version 1 alone would not find the documents that are files of a generation, like this one. The
+#: A raycdc that knows only version 1 would not find the documents that are files of a generation, like this one. The
 #: content is the same.
 VERSION = 2
 _UPGRADES: dict[int, codec.Upgrade] = {1: lambda document: {**document, "version": 2}}
@@ -35,7 +35,7 @@ _DOCUMENT = re.compile(r"(\d{10})\.epochs\.json$")
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """The epochs of older generations than `generation` that count, and the first number that none of them had."""
+    """The valid epochs of generations older than `generation`, and the first number that none of them used."""
 
     generation: int
     epochs: frozenset[int]
@@ -43,9 +43,9 @@ class Inherited:
 
 
 class EpochFiles:
-    """See the module's docstring.
+    """The files of epochs; see the module's docstring.
 
-    Every answer comes from storage, except for who sealed an epoch, which never changes.
+    Every answer comes from storage, except for the generation that sealed an epoch, which never changes.
     """
 
     def __init__(self, folder: StateFolder) -> None:
@@ -56,7 +56,7 @@ class EpochFiles:
         return f"EpochFiles({self._folder.where!r})"
 
     def sealed(self, after: int = -1) -> list[int]:
-        """Numbers of the epochs greater than `after` that count, ascending."""
+        """Return the numbers of the valid epochs greater than `after`, ascending."""
 
         def act() -> list[int]:
             files = [(epoch, dropped) for epoch, dropped in numbers(self._folder, "epochs") if epoch > after]
@@ -68,17 +68,17 @@ class EpochFiles:
         return self._folder.atomically(act)
 
     def read(self, epoch: int) -> bytes | None:
-        """The manifest of `epoch`; None if there is none, or where it was dropped."""
+        """Return the document of the manifest of `epoch`; None if there is none, or if it was dropped."""
         name = epoch_name("epochs", epoch)
         data = self._folder.read(name)
         inherited = self._inherited() if data is None else None
         if inherited is not None and epoch in inherited.epochs:
-            # A driver that was replaced has renamed it.
+            # A driver that was replaced has renamed the file.
             data = self._folder.read(name + ".dropped")
         return data
 
     def next(self) -> int:
-        """The first number that no epoch had yet, dropped ones included; 1 at a first start."""
+        """Return the first number that no epoch has used, including dropped ones; 1 at a first start."""
 
         def act() -> int:
             return max((e for folder in ("epochs", "commits") for e, _ in numbers(self._folder, folder)), default=0) + 1
@@ -86,7 +86,7 @@ class EpochFiles:
         return self._folder.atomically(act)
 
     def note(self, epoch: int, generation: int) -> None:
-        """Note which generation sealed `epoch`."""
+        """Remember the generation that sealed `epoch`."""
         self._sealed_by[epoch] = generation
 
     def take_over(self, own: OwnGeneration) -> None:
@@ -120,12 +120,12 @@ class EpochFiles:
             name = epoch_name("epochs", epoch)
             document = codec.read(self._folder, name)
             if document is None:
-                return -1  # It was pruned or dropped just now.
+                return -1  # The epoch has just been pruned or dropped.
             self._sealed_by[epoch] = int(document["generation"])
         return self._sealed_by[epoch]
 
     def _inherited(self) -> Inherited | None:
-        """The document that is in force."""
+        """Return the newest document about inherited epochs; None if there is none."""
         while generations := self._documents():
             newest = max(generations)
             document = codec.read(self._folder, _name(newest))
@@ -133,7 +133,7 @@ class EpochFiles:
                 origin = self._folder.origin(_name(newest))
                 document = codec.upgrade(document, origin=origin, current=VERSION, upgrades=_UPGRADES)
                 return Inherited(newest, frozenset(document["epochs"]), document["next"])
-            # A newer one took its place just now.
+            # A newer document has just replaced it.
         return None
 
     def _write(self, own: OwnGeneration, epochs: Sequence[int]) -> None:
@@ -148,7 +148,9 @@ class EpochFiles:
 
 
 def numbers(folder: StateFolder, name: str) -> list[tuple[int, bool]]:
-    """The epochs that the folder `name` of a state has files of, ascending, and whether each was dropped."""
+    """Return the epochs that have files in the folder `name` of a state, ascending, each with True if it
+    was dropped.
+    """
     matches = (_EPOCH_FILE.match(entry) for entry in folder.list(name))
     return sorted((int(m[1]), m[2] is not None) for m in matches if m)
 

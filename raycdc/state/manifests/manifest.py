@@ -1,12 +1,12 @@
-"""The epoch manifest: the parts of one sealed epoch. *The manifest is the checkpoint.*
+"""The epoch manifest, which lists everything that one sealed epoch consists of. *The manifest is the checkpoint.*
 
 The coordinator writes it, atomically and durably, when every reader has sealed; from then on the epoch can be committed
 to the sink, replayed, or read again, even if any process dies. `from_splits` and `to_splits` are the split states
 before and after the epoch, `enumerator` the enumerator's state after it, `segments` the files holding the rows.
 
-**`_seq`.** A row's number is ``segment.seq_base + row._seq``: 30 bits of epoch, one bit *log* (so that snapshot rows
-of an epoch precede its log rows), 32 bits of a counter. It orders all changes of a key, never compares with a
-position of the source, and is the same however often the segment is read.
+**`_seq`.** A row's number is ``segment.seq_base + row._seq``: 30 bits of epoch, one bit *log* (so that snapshot rows of
+an epoch precede its log rows), 32 bits of a counter. It orders all changes of a key, never compares with a position of
+the source, and is the same however often the segment is read.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from raycdc.model.json_value import Json
 from raycdc.model.view import RowView
 from raycdc.state.opaque import EnumeratorState, Opaque, SealedSplit
 
-#: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
+#: The version of the manifest format. A newer one is refused, an older one is upgraded when it is read
+#: (`raycdc.state.codec`).
 MANIFEST_VERSION = 3
 
-#: The split that is a source's log, of the kind that begins with a snapshot; others have splits of their own names.
+#: The split of a source's log, for sources that begin with a snapshot. Other sources have splits with names of their
+#: own.
 STREAM_SPLIT_ID = "stream"
 
-#: The node name of segments in the state's own spool, wherever that folder is; other nodes have names of their own.
+#: The node name of segments in the state's own spool, wherever that folder is. Other nodes have names of their own.
 STATE_NODE = "state"
 
 SEQ_COUNTER_BITS = 32
@@ -39,7 +41,10 @@ EPOCH_MAX = (1 << 30) - 1
 
 
 def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
-    """First `_seq` of a run of rows in `epoch`; `offset` counts the rows of earlier runs of the same kind."""
+    """Return the first `_seq` of a run of rows in `epoch`.
+
+    `offset` counts the rows of earlier runs of the same kind.
+    """
     if not 0 <= epoch <= EPOCH_MAX or not 0 <= offset < 1 << SEQ_COUNTER_BITS:
         raise ValueError(f"epoch {epoch} or row offset {offset} is out of range for _seq")
     return (epoch << (SEQ_COUNTER_BITS + 1)) | (int(log) << SEQ_COUNTER_BITS) | offset
@@ -77,7 +82,7 @@ class Segment(JsonObject):
 
     @property
     def name(self) -> str:
-        """The file's name, which no two segments share."""
+        """Return the file's name, which no other segment has."""
         return posixpath.basename(self.path)
 
     def stored(self) -> Mapping[str, Json]:
@@ -89,13 +94,16 @@ class Segment(JsonObject):
         return document
 
     def located(self, folder: PurePath | None, *, flight: str = "") -> Segment:
-        """The segment where its node has it now: in `folder` (None: the node knows), served by `flight`."""
+        """Return the segment with its present location: in `folder` (None: the node knows it), served by `flight`."""
         return replace(self, path=str(folder / self.name) if folder else self.name, flight=flight)
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownChange:
-    """A schema change that this version cannot read: the `index`-th change of its table in the epoch, as `written`."""
+    """A schema change that this version cannot read.
+
+    It is the `index`-th change of its table in the epoch; `written` is its JSON.
+    """
 
     index: int
     written: Opaque
@@ -119,7 +127,7 @@ class TableEpoch:
     def to_json(self) -> Mapping[str, Json]:
         changes: list[Any] = [*map(event_to_json, self.changes)]
         for change in self.unknown:
-            # In ascending order, so each finds all that come before it.
+            # In ascending order, so that each change is inserted after all earlier ones.
             changes.insert(change.index, change.written.to_json())
         return {"schema": self.schema, "snapshot": self.snapshot, "changes": changes}
 

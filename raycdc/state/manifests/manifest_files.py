@@ -4,8 +4,8 @@ Called by `CheckpointStore` alone, which decides who may write and which epochs 
 
 | a manifest is | when |
 |---|---|
-| whole | the state has few entries; or much of it has changed; or no earlier manifest is known here |
-| a difference from the one before | otherwise: its size is that of the changes |
+| whole | the state has few entries, or much of it has changed, or this process knows no earlier manifest |
+| as a difference from the previous manifest | otherwise; its size is then that of the changes |
 
 A difference is read with all earlier ones, back to a whole manifest or a base. When this chain has
 `ManifestCompaction.chain_max` links, a base is due, which another thread writes in the background (`take_due`). Without
@@ -18,8 +18,7 @@ A *base* is the complete state after a manifest, in a separate file from which r
 base, so if a process dies while writing one, reading only takes longer.
 
 A base has the checksum of its manifest's document, and is valid only for that one. Its lines are written and read one
-by one, because a process that must answer others in time cannot be busy for as long as a large state takes in one
-piece.
+by one, because a process that must answer others in time cannot process a large state in one piece.
 
 ```
 bases/%010d.jsonl    {"version", "epoch", "of": checksum of the manifest's document}
@@ -52,14 +51,18 @@ BASE_VERSION = 1
 
 _FOLDER = "bases"
 _FILE = re.compile(r"(\d{10})\.jsonl$")
-#: The depth to which an object's parts have lines of their own: splits, their fields, and the tables in these.
+#: The depth down to which parts of an object have lines of their own: splits, their fields, and the tables in these
+#: fields.
 _LEVELS = {"splits": 4, "enumerator": 3, "lost": 2}
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Bases:
-    """See the module's docstring. Errors of the storage, and damage of a base, are `StateError`."""
+    """The bases of manifests; see the module's docstring.
+
+    Errors of the storage, and damage of a base, are `StateError`.
+    """
 
     def __init__(self, folder: StateFolder) -> None:
         self._folder = folder
@@ -68,7 +71,7 @@ class Bases:
         return f"Bases({self._folder.where!r})"
 
     def there(self) -> set[int]:
-        """The epochs that have one."""
+        """Return the epochs that have a base."""
         return {int(found[1]) for name in self._folder.list(_FOLDER) if (found := _FILE.match(name))}
 
     def read(self, reference: ManifestReference) -> SealedState | None:
@@ -77,18 +80,18 @@ class Bases:
         data = self._folder.read(name)
         if data is None:
             return None
-        # Synced, because the caller may be the only one to rely on it, and older files are about to be deleted.
+        # Synced, because this caller may be the first to rely on it, and older files are about to be deleted.
         self._folder.sync(_FOLDER)
         return _decoded(data, reference, origin=self._folder.origin(name))
 
     def write(self, reference: ManifestReference, state: SealedState) -> None:
-        """Put the base of an epoch there, durably."""
+        """Write the base of an epoch durably."""
         data = b"".join(_lines(reference, state))
         self._folder.create(_FOLDER)
         self._folder.write(_name(reference.epoch), data)
 
     def prune(self, before: int) -> None:
-        """Delete those of epochs less than `before`."""
+        """Delete the bases of epochs less than `before`."""
         for epoch in sorted(self.there()):
             if epoch < before:
                 self._folder.delete(_name(epoch))
@@ -149,20 +152,20 @@ def _decoded(data: bytes, reference: ManifestReference, *, origin: str) -> Seale
         return SealedState.from_json(root)
 
 
-#: The number of cached states: a driver needs the last committed epoch while it reads later ones. They share equal
-#: parts.
+#: The number of cached states. A driver needs the last committed epoch while it reads later ones. The states share
+#: equal parts.
 _REMEMBERED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestCompaction:
-    """When a manifest or a commit record is written whole, and when a base is due.
+    """The rules for writing a manifest or a commit record whole, and for writing a base.
 
     A state of less than `whole_below` entries has some hundred kilobytes at most, and is written in milliseconds. A
-    difference with more than `fraction_max` of the entries would save little. `chain_max` bounds the small files that a
-    start reads after a base: twice as many, if the base is late. A record has at most `record_fraction_max` of its
-    targets; otherwise a base is written while the sink waits, which is once in 32 records if each has another 0.1 % of
-    the targets.
+    difference with more than `fraction_max` of the entries would save little. `chain_max` limits the number of small
+    files that a start reads after a base; there may be twice as many if the base is late. A record has at most
+    `record_fraction_max` of its targets; otherwise a base is written while the sink waits, which is once in 32 records
+    if each has another 0.1 % of the targets.
     """
 
     whole_below: int = 1000
@@ -175,7 +178,8 @@ class ManifestCompaction:
 class KnownManifest:
     """The parts of a manifest, read or written by this process, that the next difference needs.
 
-    All files needed to read it have numbers from `base` on, and `length` is the number of differences from there to it.
+    All files needed to read the manifest have numbers from `base` on, and `length` is the number of differences from
+    there to the manifest.
     """
 
     reference: ManifestReference
@@ -186,35 +190,39 @@ class KnownManifest:
 
 @dataclass(frozen=True, slots=True)
 class EncodedManifest:
-    """A manifest's document, and the manifest once that is written."""
+    """A manifest's document, with the manifest as known after the document is written."""
 
     data: bytes
     known: KnownManifest
 
 
 class ManifestFiles:
-    """The manifests of a state; see the module's docstring. One thread writes; others may read and prune meanwhile."""
+    """The files of a state's manifests; see the module's docstring.
+
+    One thread writes; others may read and prune meanwhile.
+    """
 
     def __init__(self, folder: StateFolder, compaction: ManifestCompaction | None = None) -> None:
         self._folder = folder
-        #: Tells which epochs are valid.
+        #: Decides which epochs are valid.
         self.epochs = EpochFiles(folder)
         self.compaction = compaction or ManifestCompaction()
         self._bases = Bases(folder)
         self._known: dict[int, KnownManifest] = {}
-        #: The numbers that reading each manifest takes, from this on.
+        #: By epoch: the smallest number of a file that is needed to read its manifest.
         self._kept_from: dict[int, int] = {}
-        #: The last base that was written here.
+        #: The last base that this process wrote.
         self._based: KnownManifest | None = None
         self._due_from = 0
 
     def __repr__(self) -> str:
         return f"ManifestFiles({self._folder.where!r}, known={sorted(self._known)})"
 
-    # -- reading
-
     def read(self, epoch: int) -> Manifest | None:
-        """The manifest of `epoch`, whole; None if there is none. `StateError` names the file that is of no use."""
+        """Return the whole manifest of `epoch`; None if there is none.
+
+        Raises `StateError` that names an unusable file.
+        """
         with without_collection():
             return self._read(epoch)
 
@@ -235,7 +243,8 @@ class ManifestFiles:
             known = KnownManifest(
                 ManifestReference(epoch, sha), SealedState.of(manifest), before.base, before.length + 1
             )
-            # Not where the way began here, which may be before a base that the writer knew of.
+            # This is the base that the writer named, and not the one from which this process started, which may be
+            # older.
             kept_from = change.base
         self._remember(known, kept_from, generation=manifest.generation)
         return manifest
@@ -243,7 +252,8 @@ class ManifestFiles:
     def kept_from(self, epoch: int) -> int:
         """Return the smallest number of a file needed to read the manifest of `epoch`; its own if it does not exist.
 
-        For a damaged manifest nothing is known, so everything is kept until it is old enough itself.
+        If the manifest is damaged, the number is unknown, so all files are kept until the manifest is old enough to be
+        deleted.
         """
         known = self._kept_from.get(epoch)
         if known is None:
@@ -273,7 +283,7 @@ class ManifestFiles:
                 whole = codec.whole_manifest(document, origin=origin)
                 with codec.malformed_as_damage(origin):
                     known = KnownManifest(reference, SealedState.of_document(whole), reference.epoch, 0)
-                # A start reads the newest epoch, and then those before it that the sink does not hold.
+                # Kept, because a start reads the newest epoch, and then the earlier ones that the sink does not hold.
                 self._keep(known)
                 break
             change = self._change_of(document, reference.epoch)
@@ -306,10 +316,8 @@ class ManifestFiles:
     def _origin(self, epoch: int) -> str:
         return self._folder.origin(epoch_name("epochs", epoch))
 
-    # -- writing
-
     def encoded(self, manifest: Manifest) -> EncodedManifest:
-        """The document of `manifest`, which is not written yet."""
+        """Return the document of `manifest`, which is not written yet."""
         state = SealedState.of(manifest)
         before = self._followed(manifest.epoch, state)
         if before is not None:
@@ -324,7 +332,7 @@ class ManifestFiles:
         return EncodedManifest(data, KnownManifest(ManifestReference(manifest.epoch, sha), state, manifest.epoch, 0))
 
     def written(self, known: KnownManifest, *, generation: int) -> None:
-        """Note that the document of `encoded` was written durably."""
+        """Note that the document of `known` was written durably."""
         self._remember(known, known.base, generation=generation)
 
     def _followed(self, epoch: int, state: SealedState) -> KnownManifest | None:
@@ -340,18 +348,16 @@ class ManifestFiles:
         return known if before in self.epochs.sealed(before - 1) else None
 
     def _way_to(self, known: KnownManifest) -> tuple[int, int]:
-        """`base` and `length` of a manifest, now that there may be a later base."""
+        """Return `base` and `length` of a manifest, considering a base that was written later."""
         based = self._based
         if based is not None and known.base < based.reference.epoch <= known.reference.epoch:
             return based.reference.epoch, known.length - based.length
         return known.base, known.length
 
-    # -- bases
-
     def take_due(self) -> Callable[[], None] | None:
-        """Return a function that writes a base, once it is due; for any thread.
+        """Return a function that writes a base, if one is due, for any thread; else None.
 
-        It raises `StateError` if it cannot write.
+        The function raises `StateError` if it cannot write.
         """
         newest = self._known.get(max(self._known, default=0))
         if newest is None or newest.reference.epoch < self._due_from:
@@ -372,8 +378,6 @@ class ManifestFiles:
         for epoch in list(self._kept_from):
             if epoch < before:
                 self._kept_from.pop(epoch, None)
-
-    # -- memory
 
     def forget(self, after: int) -> None:
         """Forget epochs greater than `after`, which were dropped."""

@@ -17,8 +17,10 @@ from raycdc.model.json_value import Json
 
 @dataclass(frozen=True, slots=True)
 class Patch(JsonObject):
-    """Keys that are `put`, in the place of older ones or anew, keys that are `gone`, and objects of which some keys are
-    others `inside`. No key is in two of them. In a manifest or a message, each is left out where it is empty.
+    """The difference of two objects: keys that are `put` (new or replaced), `removed` keys, and `inside`, the patches
+    of objects that differ in some keys.
+
+    No key is in two of these. In a manifest or a message, each is left out if it is empty.
     """
 
     put: Mapping[str, Json] = field(default_factory=dict, metadata=LEFT_OUT)
@@ -36,12 +38,12 @@ class Patch(JsonObject):
 
     @property
     def is_written(self) -> bool:
-        """Return True if JSON keeps all keys on this level: it turns keys of other types into texts."""
+        """Return True if JSON keeps all keys of this level. JSON turns keys of other types into texts."""
         return all(isinstance(key, str) for key in (*self.put, *self.gone, *self.inside))
 
     @classmethod
     def between(cls, before: Mapping[str, Json], after: Mapping[str, Json], *, depth: int) -> Patch:
-        """Return the difference. Objects are compared up to `depth` levels down and replaced as a whole below.
+        """Return the difference. Objects are compared down to `depth` levels; below that they are replaced as a whole.
 
         Identical objects cost almost nothing.
         """
@@ -78,12 +80,12 @@ class Patch(JsonObject):
         return after
 
 
-#: Stands for a key that does not exist, and differs from every value.
+#: The value of a missing key, which differs from every value.
 _NOTHING = object()
 
 
 def _same(one: object, other: object) -> bool:
-    """Return True if both are written with the same digits: Python treats ``True``, ``1`` and ``1.0`` as equal."""
+    """Return True if both are written identically. Python treats ``True``, ``1`` and ``1.0`` as equal."""
     if one is _NOTHING or one != other:
         return False
     same: bool = msgpack.packb(one) == msgpack.packb(other)

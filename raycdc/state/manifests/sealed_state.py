@@ -18,10 +18,10 @@ from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.manifests.patch import Patch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
 
-#: The version of a manifest that is a difference. A whole one has `MANIFEST_VERSION`, which older versions read.
+#: The version of a manifest that is a difference. A whole one has `MANIFEST_VERSION`, which older versions can read.
 CHANGE_VERSION = 4
 
-#: The depth to which states of splits and enumerators are compared: their fields, and the tables in these.
+#: The depth down to which states of splits and enumerators are compared: their fields, and the tables in these.
 _LEVELS = 1
 
 
@@ -46,14 +46,16 @@ class SealedState(JsonObject):
 
     @property
     def entries(self) -> int:
-        """About how many things it has that change by themselves: splits, and tables of these and of the enumerator."""
+        """Return the approximate number of entries that change separately: splits, and the tables of these and of the
+        enumerator.
+        """
         states = (*self.splits.values(), self.enumerator)
         return len(self.splits) + sum(_entries(state.to_json()) for state in states)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestReference:
-    """A manifest by its number and the checksum of its document."""
+    """The identity of a manifest: its number, and the checksum of its document."""
 
     epoch: int
     sha: str
@@ -61,10 +63,11 @@ class ManifestReference:
 
 @dataclass(frozen=True, slots=True)
 class ChangedManifest:
-    """A manifest as a difference from the state `after` another one.
+    """A manifest as a difference from the state after another manifest, `after`.
 
-    `from_splits` is a patch of the splits there, `to_splits` one of the result of that patch. All files needed to read
-    it have numbers from `base` on: a whole manifest, or a base (`raycdc.state.manifests.manifest_files`).
+    `from_splits` is a patch of the splits in that state, `to_splits` a patch of the result. All files needed to read
+    the manifest have numbers from `base` on, which is a whole manifest or a base
+    (`raycdc.state.manifests.manifest_files`).
     """
 
     own: Manifest
@@ -79,7 +82,7 @@ class ChangedManifest:
     def between(
         cls, before: SealedState, manifest: Manifest, *, after: ManifestReference, base: int
     ) -> ChangedManifest:
-        """Return the difference of `manifest` from the state `before`, which is that after the epoch `after`."""
+        """Return the difference of `manifest` from the state `before`, which is the state after the epoch `after`."""
         from_splits = _states(manifest.from_splits)
         enumerator = Patch.between(before.enumerator.to_json(), manifest.enumerator.to_json(), depth=_LEVELS)
         return cls(
@@ -136,7 +139,7 @@ class ChangedManifest:
 
     @classmethod
     def from_json(cls, data: Any) -> ChangedManifest:
-        """Return the inverse of `to_json`; its own manifest has no states."""
+        """Return the inverse of `to_json`. `own` has empty states until `onto` fills them."""
         whole: Any = {**data, "from_splits": {}, "to_splits": {}, "enumerator": {}}
         own = Manifest.from_json(whole)
         after, changes = data["after"], data["changes"]
@@ -168,7 +171,7 @@ def _counts(lost: Mapping[TableId, int]) -> dict[str, int]:
 
 
 def _entries(state: Json) -> int:
-    """Things that a state has as fields of its fields."""
+    """Return the number of entries in the fields of a state."""
     if not isinstance(state, Mapping):
         return 1
     return sum(len(value) for value in state.values() if isinstance(value, Mapping))

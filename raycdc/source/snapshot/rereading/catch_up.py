@@ -20,10 +20,10 @@ restart. Reopening is necessary because the log's reader reads ahead, and has sk
 | reports that a table has ended | the log probes the name, because it skipped everything about a newer table of that \
 name |
 | fails temporarily, between two transactions | it alone is opened again at its position, and the log goes on |
-| cannot go on | its tables are parked with the reason; the log goes on (`catch_up_stream.py`)
+| cannot go on | its tables are parked with the reason; the log goes on (`catch_up_stream.py`) |
 
-|A stream is *settled* if its notes have nothing pending before its position (`ReaderDialect.is_complete`). Until then \
-its ordinal may be smaller than that of its position, at which it would be opened again. The notes of the catch-up \
+A stream is *settled* if its notes have nothing pending before its position (`ReaderDialect.is_complete`). Until then
+its ordinal may be smaller than that of its position, at which it would be opened again. The notes of the catch-up
 stream concern its tables, and are dropped with it.
 
 At most one unit waits; the stream is not polled until then. A join therefore decides about everything that was read,

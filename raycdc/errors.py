@@ -47,7 +47,7 @@ class ConfigError(RaycdcError):
     """The configuration is wrong. Holds every problem found, not only the first."""
 
     exit_code = ExitCode.CONFIG
-    cure = "Correct each key that the text names; `raycdc docs options` has all of them with their meaning."
+    cure = "Correct each key that the text names; `raycdc docs options` describes all keys."
 
     def __init__(self, *problems: str) -> None:
         self.problems: tuple[str, ...] = problems
@@ -61,8 +61,8 @@ class EngineNotStartedError(ConfigError):
     """
 
     cure = (
-        "See what the text names: the memory of the machine, or its way to Maven's repository; `spark.conf` may give "
-        "Spark less memory. Then the same command."
+        "Check what the text names: the machine's memory (`spark.conf` may give Spark less), or its access to Maven's "
+        "repository. Then run the same command again."
     )
 
 
@@ -70,28 +70,31 @@ class SourceError(RaycdcError):
     """The source refused us or cannot serve us: wrong password, missing privilege, unsuitable setting."""
 
     exit_code = ExitCode.SOURCE
-    cure = "Do at the source what the text says, and `raycdc check` says too: a GRANT, a setting, the right password."
+    cure = (
+        "Change at the source what the text names, such as a GRANT, a setting or a password. `raycdc check` shows it, "
+        "too."
+    )
 
 
 class SourceUnavailableError(SourceError):
     """The source cannot be reached now (connection refused or lost); worth trying again."""
 
     retryable = True
-    cure = "Bring the source back, or correct its address; the same command goes on from there."
+    cure = "Start the source again, or correct its address. The same command then continues."
 
 
 class TableLockedError(SourceUnavailableError):
     """A session at the source holds a lock on a table, so its rows cannot be read now. Other tables can be read."""
 
-    cure = "End the statement or session that has the table locked, or wait: it is read as soon as the lock is gone."
+    cure = "End the statement or session that holds the lock, or wait: the table is read when the lock is released."
 
 
 class LogLostError(SourceError):
     """The source's log cannot be read from our position: it was purged, reset, damaged or replaced by another log."""
 
     cure = (
-        "Have the source keep its log for longer, and read the tables anew: `raycdc tables resnapshot` for one of "
-        "them, `pipeline.on_log_lost` for all."
+        "Let the source keep its log for longer, and take a new snapshot: of one table with `raycdc tables "
+        "resnapshot`, of all tables with `pipeline.on_log_lost`."
     )
 
 
@@ -100,8 +103,8 @@ class DataError(RaycdcError):
 
     exit_code = ExitCode.DATA
     cure = (
-        "Mend the row or message at its source, or let a policy decide about such ones: `pipeline.on_bad_record`, "
-        "`on_error` of a format, `source.types`."
+        "Correct the row or message at its source, or set a policy: `pipeline.on_bad_record`, `on_error` of a format, "
+        "or `source.types`."
     )
 
 
@@ -109,8 +112,8 @@ class CorruptLogError(DataError):
     """A log file or stream is damaged or truncated; the text names file and position."""
 
     cure = (
-        "Look at that position with `raycdc inspect binlog`. Where the server's own file is damaged, purge its log up "
-        'to the next file, and let `pipeline.on_log_lost = "resnapshot"` read the tables anew.'
+        "Inspect that position with `raycdc inspect binlog`. If the server's own file is damaged, purge the log up to "
+        'the next file, and take new snapshots of all tables with `pipeline.on_log_lost = "resnapshot"`.'
     )
 
 
@@ -127,19 +130,19 @@ class SchemaMismatchError(DataError):
     does not accept. The table is parked; the other tables go on.
     """
 
-    cure = "See with `raycdc tables list` what does not fit, mend that, and take a new snapshot of the table."
+    cure = "See with `raycdc tables list` what does not match, correct it, and take a new snapshot of the table."
 
 
 class SchemaError(DataError):
     """A schema and the data (or a DDL statement and our model of it) do not fit each other."""
 
-    cure = "See with `raycdc tables list` what does not fit, mend that, and take a new snapshot of the table."
+    cure = "See with `raycdc tables list` what does not match, correct it, and take a new snapshot of the table."
 
 
 class TableChangedError(SchemaError):
     """A table differs from the schema that the log has described so far; its change stands further on in the log."""
 
-    cure = "Nothing: the table is read anew once the log is far enough."
+    cure = "Nothing: the table is read again once the log has reached the change."
 
 
 class StatementError(SchemaError):
@@ -160,28 +163,28 @@ class SinkError(RaycdcError):
     """The sink refused a write, or its content contradicts our state."""
 
     exit_code = ExitCode.SINK
-    cure = "Do at the target what the text says, and start again; what was sealed is written then."
+    cure = "Change at the target what the text names, and start again. Sealed epochs are then written."
 
 
 class SinkUnavailableError(SinkError):
     """The sink cannot be reached or used now: for example its server restarts, or another client holds a lock."""
 
     retryable = True
-    cure = "Bring the target back, or end what holds a lock there; the same command goes on from there."
+    cure = "Start the target's server again, or end the session that holds a lock. The same command then continues."
 
 
 class SinkLockedError(SinkUnavailableError):
     """Another client has held a lock at the sink, of one target or of several, for longer than we wait."""
 
-    cure = "End the session that has the lock, or wait: the same is tried again as soon as the lock is gone."
+    cure = "End the session that holds the lock, or wait: the write is retried, and succeeds once the lock is released."
 
 
 class SparkLostError(SinkUnavailableError):
     """Spark's JVM ended in the middle of its work. It is started again, and the work is repeated."""
 
     cure = (
-        "Nothing, where it happened once. Where Spark's memory is too small, give it more "
-        "(`spark.driver.memory` in `spark.conf`), or let the machine run less beside it."
+        "Nothing, if it happened once. If Spark's memory is too small, give it more (`spark.driver.memory` in "
+        "`spark.conf`), or run less on the machine."
     )
 
 
@@ -216,7 +219,7 @@ class TableRefusedError(RaycdcError):
     way_out: ClassVar[str] = ""
     #: True if the target may have rows of the epoch all the same, because it has no transaction for the whole of it.
     partly_written = False
-    cure = "See `raycdc tables list`: it has the reason and the way out."
+    cure = "See `raycdc tables list` for the reason and what to do."
 
 
 class ChangeRefusedError(TableRefusedError, SinkError):
@@ -224,8 +227,8 @@ class ChangeRefusedError(TableRefusedError, SinkError):
 
     reason = ParkReason.CHANGE
     cure = (
-        "Take a new snapshot of the table, after which an upsert target has the columns of today; or choose "
-        "another `pipeline.schema_change`."
+        "Take a new snapshot of the table, which gives an upsert target the present columns, or choose another "
+        "`pipeline.schema_change`."
     )
 
 
@@ -264,8 +267,8 @@ class ValueRefusedError(TableRefusedError, SinkError):
 
     reason = ParkReason.VALUE
     cure = (
-        "Mend the value at the source, change the column's type, or let `pipeline.on_bad_record` decide; then take "
-        "a new snapshot."
+        "Correct the value at the source, change the column's type, or set `pipeline.on_bad_record`; then take a new "
+        "snapshot."
     )
 
 
@@ -275,44 +278,42 @@ class ReferenceRefusedError(ValueRefusedError):
     The other table's rows of the epoch may have to be written first.
     """
 
-    cure = "Capture the table that is referred to as well, or drop the foreign key at the target."
+    cure = "Capture the referenced table as well, or drop the foreign key at the target."
 
 
 class RowRefusedError(TableRefusedError, DataError):
     """A transform, lookup or conversion of a row on its way to the target fails on a value of the row."""
 
     reason = ParkReason.VALUE
-    cure = (
-        "Mend the row or the expression, or let `pipeline.on_bad_record` decide; then take a new snapshot of the table."
-    )
+    cure = "Correct the row or the expression, or set `pipeline.on_bad_record`; then take a new snapshot of the table."
 
 
 class TargetExistsError(TableRefusedError, SinkError):
     """Something that does not belong to this pipeline exists at the target's location."""
 
     reason = ParkReason.TAKEN
-    cure = "Move away what is there, or say with `pipeline.on_existing` that it is to be merged into or replaced."
+    cure = "Move the existing target away, or set `pipeline.on_existing` to merge into it or to replace it."
 
 
 class TargetDroppedError(TableRefusedError, SinkError):
     """The target was deleted, swapped or restored from an older copy."""
 
     reason = ParkReason.MISSING
-    cure = "Take a new snapshot of the table, which makes the target anew; or bring the target back as it was."
+    cure = "Take a new snapshot of the table, which creates the target again, or restore the target as it was."
 
 
 class TargetModifiedError(TableRefusedError, SinkError):
     """Another client changed the target in a way that makes exact writes impossible."""
 
     reason = ParkReason.MODIFIED
-    cure = "Undo at the target what the text names, or delete the target; then take a new snapshot of the table."
+    cure = "Undo the change that the text names, or delete the target; then take a new snapshot of the table."
 
 
 class TargetForbiddenError(TargetModifiedError):
     """The account lacks a permission at the target, or a view has the target's name. A new snapshot does not help."""
 
     way_out = "Permit what the text says, or move away what it names"
-    cure = "Permit at the target what the text says, or move away what it names; then take a new snapshot of the table."
+    cure = "Grant the permission that the text names, or remove the view; then take a new snapshot of the table."
 
 
 class TargetBlockedError(TableRefusedError, SinkError):
@@ -323,8 +324,8 @@ class TargetBlockedError(TableRefusedError, SinkError):
 
     reason = ParkReason.BLOCKED
     cure = (
-        "End the session that has the target locked, or mend what fails for it at its server or catalog; then take a "
-        "new snapshot of the table."
+        "End the session that has the target locked, or repair its server or catalog; then take a new snapshot of the "
+        "table."
     )
 
 
@@ -339,28 +340,28 @@ class RoutesRefusedError(TableRefusedError, ConfigError):
     """The configuration asks for something of the target that the sink cannot do for it."""
 
     reason = ParkReason.RULES
-    cure = "Change the `[[route]]` or the option that the text names to one that the sink has."
+    cure = "Change the `[[route]]` or the option that the text names to one that the sink supports."
 
 
 class StateError(RaycdcError):
     """The checkpoint cannot be read, was written by a newer version, or is in use by another process."""
 
     exit_code = ExitCode.STATE
-    cure = "See with `raycdc state check` what is wrong with the state, and do what its last line says."
+    cure = "See with `raycdc state check` what is wrong with the state, and follow its last line."
 
 
 class SpoolError(StateError):
     """A segment cannot be written now, mostly because the disk is full. Commits, or the user, may free space."""
 
     retryable = True
-    cure = "Make room on the disk that the text names; the same command goes on from there."
+    cure = "Free space on the disk that the text names. The same command then continues."
 
 
 class SegmentUnavailableError(StateError):
     """The node that has a segment does not answer now; its server may be starting again."""
 
     retryable = True
-    cure = "Start the node again; what a lost one had is read again from the source."
+    cure = "Start the node again. If it is lost, its rows are read again from the source."
 
 
 class ClusterLostError(RaycdcError):
@@ -372,7 +373,7 @@ class ClusterLostError(RaycdcError):
     """
 
     exit_code = ExitCode.CLUSTER
-    cure = "Start the Ray cluster again, and then the same command, which goes on from the last sealed epoch."
+    cure = "Start the Ray cluster again, and run the same command, which continues from the last sealed epoch."
 
     def __init__(self, what: str, advice: str = "") -> None:
         self.what, self.advice = what, advice
@@ -387,8 +388,8 @@ class ClusterNotStartedError(RaycdcError):
 
     exit_code = ExitCode.CLUSTER
     cure = (
-        "See with `ray status` and Ray's logs what the text names: no cluster, a node without memory or room for "
-        "another process, or a machine that does too much at once. Then the same command."
+        "Check with `ray status` and Ray's logs what the text names: no cluster, a node without memory or room for "
+        "another process, or an overloaded machine. Then run the same command again."
     )
 
 
@@ -425,8 +426,8 @@ class UnexpectedError(RaycdcError):
     """
 
     cure = (
-        "Run the command again with `--verbose`, and report what it shows. Where the text names a cause outside, "
-        "such as memory or a disk, mend that."
+        "Run the command again with `--verbose`, and report what it shows. If the text names an external cause, such "
+        "as memory or a disk, fix that."
     )
 
     def __init__(self, text: str, *, lasting: bool = False, trace: str = "") -> None:
@@ -439,7 +440,7 @@ class FencedError(RaycdcError):
     """The process was replaced (newer incarnation or generation exists) and must stop; its work is not accepted."""
 
     exit_code = ExitCode.STATE
-    cure = "Nothing, where another driver took the pipeline over; `raycdc status` says who has it."
+    cure = "Nothing, if another driver took the pipeline over; `raycdc status` shows which one."
 
 
 def error_by_name(name: str) -> type[RaycdcError]:

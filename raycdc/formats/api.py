@@ -30,8 +30,8 @@ class BadMessageError(DataError):
     """A message cannot be decoded. The text says where the message is, and quotes nothing of it."""
 
     cure = (
-        "See the message with `raycdc inspect messages`, mend its producer, and let `on_error` of the format decide "
-        "about those that are there: skip or dead-letter."
+        "See the message with `raycdc inspect messages` and correct its producer. For bad messages that are already "
+        "there, set `on_error` of the format to skip or dead-letter."
     )
 
 
@@ -39,23 +39,23 @@ class CorruptMessageError(BadMessageError):
     """A message does not have the form of the format at all: no JSON, no object, truncated."""
 
     cure = (
-        "See whether the topic has messages of another format, and name the right one in `source.format`; else as "
-        "for BadMessageError."
+        "Check if the topic has messages of another format, and name that format in `source.format`. Otherwise see "
+        "BadMessageError."
     )
 
 
 class UnknownTypeError(BadMessageError):
     """A message is well-formed, but has an action that this version does not know."""
 
-    cure = "See whether `source.format` names the format of the topic; else as for BadMessageError."
+    cure = "Check if `source.format` names the format of the topic. Otherwise see BadMessageError."
 
 
 class MissingBeforeImageError(BadMessageError):
     """An update or delete lacks the row before the change."""
 
     cure = (
-        'Have the producer write whole rows before a change, or set `before_image = "optional"` in the format, '
-        "where the target has a key."
+        'Let the producer write complete rows from before a change, or set `before_image = "optional"` in the format '
+        "if the target has a key."
     )
 
 
@@ -66,21 +66,21 @@ class PartialRowError(BadMessageError):
     """
 
     cure = (
-        "Have the producer write whole rows; or, where the column is gone at the source, give the columns that are "
-        "left (`columns` or `tables` of the format)."
+        "Let the producer write complete rows. If the column was dropped at the source, list the remaining columns "
+        "(`columns` or `tables` of the format)."
     )
 
 
 class UnrepresentableValueError(BadMessageError):
     """A value does not fit its column's type."""
 
-    cure = "Declare the columns as wide as the values are (`columns` of the format), or mend the producer."
+    cure = "Declare columns that are wide enough for the values (`columns` of the format), or correct the producer."
 
 
 class FormatStateError(SchemaError):
     """The state of a decoder cannot be read."""
 
-    cure = "Go on with the version of raycdc that wrote the state, or with a newer one."
+    cure = "Use the version of raycdc that wrote the state, or a newer one."
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class ColumnsOptions(Options):
 
 
 class FormatOptions(ColumnsOptions):
-    """The options ``format = { type = "maxwell-json", … }`` of a Kafka source or sink."""
+    """The message format of a Kafka source or sink: ``format = { type = "maxwell-json", … }``."""
 
     type: str = option(help="Identifier of the format.", example="maxwell-json")
     include: tuple[TablePattern, ...] = option((), help="Tables to take: names or patterns as in source.tables.")

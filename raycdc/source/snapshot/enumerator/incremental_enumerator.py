@@ -194,9 +194,8 @@ class IncrementalSnapshotEnumerator:
                 self._chunks.send(out, event)
                 self._chunks.put_back(out)
                 if fate is Fate.BACKFILL_OVER:
-                    if self._planning.is_of_now(
-                        out.split
-                    ):  # If the incarnation is another one, the table's chunks belong to a newer snapshot.
+                    # If the incarnation is another one, the table's chunks belong to a newer snapshot.
+                    if self._planning.is_of_now(out.split):
                         self._planning.end_chunks(out.split.table)
                     self._backfills.refused(out.split, event.reason)
                 elif fate is Fate.TABLE_DROPPED:

@@ -71,9 +71,8 @@ class Turns:
         `unpublished` are the tables of assigned chunks that are not published.
         """
         if self._table is None and not held and all(split.as_of is None and split.again is None for split in pending):
-            return (
-                pending[0] if pending else None
-            )  # The most frequent case is checked first, because every event calls this method.
+            # The most frequent case is checked first, because every event calls this method.
+            return pending[0] if pending else None
         free = [s for s in pending if s.table not in held and not (s.again is not None and s.table in unpublished)]
         if self._table not in unpublished and all(split.table != self._table for split in free):
             self._table = None

@@ -81,9 +81,8 @@ class FetchedLog:
         self._fetchers.add_splits((split,))
 
     def poll(self) -> LogUnit | None:
-        seen_ms = (
-            self._reader.seen_ms
-        )  # Read before the queue, so that everything fetched by that time is in the queue.
+        # Read before the queue, so that everything fetched by that time is in the queue.
+        seen_ms = self._reader.seen_ms
         if not self._units and (fetch := self._fetchers.poll()) is not None:
             self._units.extend(part.batch for part in fetch.records)
         if not self._units:

@@ -159,9 +159,8 @@ class ChunksInFlight:
         return chunk if chunk is not None and chunk.split.chunk_id == chunk_id else None
 
     def _discard(self, chunk: _ReadingChunk) -> None:
-        if (
-            chunk.read is not None and not chunk.folding
-        ):  # The fold in progress reads these segments, and deletes them itself.
+        # A fold in progress reads the segments, and deletes them itself.
+        if chunk.read is not None and not chunk.folding:
             self._io().discard(chunk.read.segments)
 
     def _io(self) -> ChunkSource:

@@ -162,9 +162,8 @@ class IncrementalReader(SourceReaderBase):
 
     def handle_source_event(self, event: SourceEvent) -> None:
         if isinstance(event, LogEvent):
-            if (
-                self._log is not None
-            ):  # If there is no log, the event was meant for a log reader that this process no longer is.
+            # If there is no log, the event was meant for a log reader that this process no longer is.
+            if self._log is not None:
                 self._log.on_event(event, now_s=self.context.now_s())
         elif isinstance(event, DiscardSegments):
             self.context.output.discard(event.segments)

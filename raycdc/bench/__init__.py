@@ -1,1 +1,1 @@
-"""A user's own pipeline measured: how its tables are cut, and how long a run takes."""
+"""Measures a user's own pipeline: the cutting of its tables, and the duration of a run."""

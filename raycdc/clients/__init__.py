@@ -1,4 +1,4 @@
-"""Clients of servers that more than one room speaks to: their construction, and errors that a user can act on.
+"""Creates clients of servers that several packages use, and makes their errors useful.
 
 A source and a sink of the same server connect in the same way, and neither imports the other.
 """

@@ -1,12 +1,13 @@
-"""The one place where librdkafka's clients are made, for source and sink; its refusals become errors for the user.
+"""Creates librdkafka's clients for source and sink, and turns its refusals into errors for the user. No other module
+creates them.
 
-Properties go to librdkafka as they are, so only it knows their names, values and files; it says so when a client is
-made. `tests/unit/test_tidy.py` finds a client that is made elsewhere.
+Properties go to librdkafka as they are, so only librdkafka knows their names, values and files, and reports invalid
+ones when a client is created. `tests/unit/test_tidy.py` finds clients that are created elsewhere.
 
-The first question to a cluster, with an error after seconds if nobody can answer, or a broker cannot be believed.
+The first request to a cluster fails after seconds if no broker can answer, or if a broker's certificate is refused.
 
-librdkafka keeps trying for as long as a question may take, whether a broker is slow, a port is closed, a certificate is
-another one, or the password is wrong; of the last two it tells whoever polls the client.
+librdkafka itself retries until the timeout of a request, whether a broker is slow, a port is closed, a certificate is
+invalid, or the password is wrong. It reports the last two only when the client is polled.
 """
 
 from __future__ import annotations
@@ -37,51 +38,53 @@ Properties = Mapping[str, str | int | float]
 _RECONNECTS: Properties = {"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 10_000}
 
 
-#: Nobody answered.
+#: The codes of errors that mean that no broker answered.
 _NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
-#: The broker does not know the account, or its password is another one.
+#: The codes of errors that mean that the broker refuses the account: it is unknown, or its password differs.
 REFUSED_ACCOUNT = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 
 
-#: How often somebody who waits for an answer hears of refusals meanwhile.
+#: Seconds between two polls for refusals during the wait for an answer.
 _HEARS_EVERY_S = 1.0
 
 
 class Admin(AdminClient):
     """A client for queries, which remembers librdkafka's errors about unreachable brokers.
 
-    librdkafka reports them only when the client is polled, which `hear` does: without it a long-lived client would keep
-    its first password.
+    librdkafka reports them only when the client is polled, which `hear` does. Without polls a long-lived client would
+    keep its first password.
     """
 
     def __init__(self, properties: Properties, *, section: str) -> None:
         self.properties = properties
-        #: Of the configuration.
+        #: The properties of the configuration.
         self.section = section
         self._refusals: dict[str, KafkaError] = {}
-        #: The last refusal of an account that was let in before, while no question was answered since.
+        #: The last refusal of an account that had been accepted before, if no request was answered since.
         self._passing: KafkaError | None = None
-        # Its annotation knows no callbacks.
+        # The annotation of the library lacks callbacks.
         super().__init__({**renewed(properties), "error_cb": self._heard})  # type: ignore[dict-item]
 
     def hear(self) -> None:
-        """Take in what librdkafka tells, and give an account that is refused the password as it is now."""
+        """Process librdkafka's reports. If an account is refused, set its present password."""
         self.poll(0)
         if self._passing is not None:
             renew_account(self, self.properties)
 
     def was_answered(self) -> None:
-        """A question got its answer, so that the account was let in."""
+        """Note that a request was answered, so the account was accepted."""
         self._passing = None
         login_accepted(self.properties)
 
     def refusals(self) -> list[KafkaError]:
-        """For each broker that was reported since the client was made its last refusal: of TLS, or of the account."""
+        """Return the last refusal (of TLS, or of the account) of each broker that was reported since the client was
+        created.
+        """
         self.hear()
         return list(self._refusals.values())
 
     def instead_of(self, error: KafkaError) -> KafkaError:
-        """The reason of a question's `error`, which may be a refusal that librdkafka tells by the way."""
+        """Return the reason of a request's `error`, which may be a refusal that librdkafka reports separately."""
         self.hear()
         return error if self._passing is None else refused_account(self.properties, self._passing)
 
@@ -93,7 +96,10 @@ class Admin(AdminClient):
 
 
 def admin_client(properties: Properties, *, section: str) -> Admin:
-    """A client for questions. `ConfigError` at ``{section}.properties`` for what librdkafka refuses."""
+    """Return a client for queries.
+
+    Raises `ConfigError` at ``{section}.properties`` for properties that librdkafka refuses.
+    """
     return _made(lambda: Admin(properties, section=section), section)
 
 
@@ -104,8 +110,10 @@ def consumer_client(
     lasting: bool = False,
     on_error: Callable[[KafkaError], None] | None = None,
 ) -> Consumer:
-    """A consumer, whose log goes to librdkafka's own. Errors as of `admin_client`. One that is `lasting` spares brokers
-    that are away. `on_error` hears of troubles of the whole cluster, on the thread that fetches.
+    """Return a consumer whose log goes to librdkafka's logger. Raises errors like `admin_client`.
+
+    A `lasting` one connects less often to unreachable brokers. `on_error` is called for problems of the whole cluster,
+    on the thread that fetches.
     """
     heard = {} if on_error is None else {"error_cb": on_error}
     spaced = _spaced(properties) if lasting else dict(properties)
@@ -115,30 +123,31 @@ def consumer_client(
 def producer_client(
     properties: Properties, *, section: str, on_error: Callable[[KafkaError], None] | None = None
 ) -> Producer:
-    """A producer, whose log goes to librdkafka's own. Errors as of `admin_client`. `on_error` hears of troubles of the
-    whole cluster, on the thread that polls it.
+    """Return a producer whose log goes to librdkafka's logger. Raises errors like `admin_client`.
+
+    `on_error` is called for problems of the whole cluster, on the thread that polls it.
     """
     heard = {} if on_error is None else {"error_cb": on_error}
     return _made(lambda: Producer({**renewed(properties), **heard}, logger=None), section)
 
 
 def renewed(properties: Properties) -> dict[str, str | int | float]:
-    """`properties` as their references give them now (`raycdc.core.secrets`)."""
+    """Return `properties` with the present values of their references (`raycdc.core.secrets`)."""
     return {name: newest(value) if isinstance(value, str) else value for name, value in properties.items()}
 
 
 def login_accepted(properties: Properties) -> None:
-    """A cluster took the account of `properties`."""
+    """Note that a cluster has accepted the account of `properties`."""
     LOGINS.accepted(*_account(properties))
 
 
 def may_pass(properties: Properties) -> bool:
-    """Return True if a refusal of the account may pass: see `raycdc.clients.logins`."""
+    """Return True if a refusal of the account may be temporary; see `raycdc.clients.logins`."""
     return LOGINS.may_change(*_account(properties), _text(properties.get("sasl.password", "")))
 
 
 def refused_account(properties: Properties, error: KafkaError) -> KafkaError:
-    """A broker's refusal of the account, for people; `retriable` where it may pass, because its password changes."""
+    """Return the error of a refused account, for people. It is `retriable` if the password may be changing."""
     user = properties.get("sasl.username", "")
     passes = may_pass(properties)
     text = f"The broker refuses the user {user!r}: {error.str()}{f'. {READ_AGAIN}' if passes else ''}"
@@ -146,11 +155,10 @@ def refused_account(properties: Properties, error: KafkaError) -> KafkaError:
 
 
 def renew_account(client: Consumer | Producer | AdminClient, properties: Properties) -> bool:
-    """Let new connections of `client` log in with the password as it is now, if that may change; librdkafka connects
-    again by itself. Whether it may.
+    """Set the present password for new connections of `client`, if it may change. Return True if it may.
 
-    Not within a callback of the client: confluent-kafka (2.16) forgets there which call it is in, and the next callback
-    of the same call ends the process.
+    librdkafka reconnects by itself. Not to be called within a callback of the client: confluent-kafka (2.16) forgets
+    which call it is in, and the next callback of the same call ends the process.
     """
     if not isinstance(properties.get("sasl.password"), Renewed):
         return False
@@ -160,7 +168,7 @@ def renew_account(client: Consumer | Producer | AdminClient, properties: Propert
 
 
 def messages_in_the_open(bootstrap_servers: str, properties: Properties, *, section: str) -> list[CheckResult]:
-    """A warning where messages travel unencrypted to brokers beyond this machine."""
+    """Return a warning if messages travel unencrypted to brokers beyond this machine; else an empty text."""
     protocol = str(properties.get("security.protocol", "plaintext")).lower()
     servers = [server.strip().rpartition("://")[2] for server in bootstrap_servers.split(",")]
     return readable_on_the_way(
@@ -172,10 +180,10 @@ def messages_in_the_open(bootstrap_servers: str, properties: Properties, *, sect
 
 
 def answer_of(asked: Future[T], timeout_s: float, admin: Admin | None = None) -> T:
-    """The answer to a question of an admin client.
+    """Wait for the answer to a query of an admin client.
 
-    `KafkaException` if there is none in time, too: librdkafka's own end of a question may come a moment later than
-    ours. The `admin` of a lasting client hears of refusals meanwhile.
+    Raises `KafkaException` also if there is no answer in time: librdkafka's own timeout may come a moment later.
+    Meanwhile the `admin` of a lasting client processes refusals.
     """
     until_s = time.monotonic() + timeout_s
     while True:
@@ -200,17 +208,17 @@ def answer_of(asked: Future[T], timeout_s: float, admin: Admin | None = None) ->
 
 
 def _text(value: str | float) -> str:
-    """`value` as a text, which stays a `Renewed`."""
+    """Return `value` as a text; a `Renewed` stays one."""
     return value if isinstance(value, str) else str(value)
 
 
 def _account(properties: Properties) -> tuple[str, str]:
-    """The brokers and the user, by which logins are remembered."""
+    """Return the brokers and the user, by which logins are remembered."""
     return str(properties.get("bootstrap.servers", "")), str(properties.get("sasl.username", ""))
 
 
 def _spaced(properties: Properties) -> dict[str, str | int | float]:
-    """`properties` with our pauses between connections, where they have none."""
+    """Return `properties` with longer pauses between connections, if they set none."""
     theirs = any(name in properties for name in _RECONNECTS)
     return {**({} if theirs else _RECONNECTS), **properties}
 
@@ -225,18 +233,20 @@ def _made(make: Callable[[], T], section: str) -> T:
         ) from cause
 
 
-#: Seconds to wait for an answer before the ports are tried.
+#: Seconds to wait for an answer before the ports are checked.
 FIRST_TRY_S = 5.0
-#: A broker that refuses us, or whose certificate we refuse, does so within a second: no need to wait `FIRST_TRY_S`.
+#: A refusal by TLS or of the account comes within a second, so it can be reported before `FIRST_TRY_S`.
 _REFUSAL_S = 1.0
 _CONNECT_S = 2.0
 _PORT = 9092
 
 
 def list_topics(admin: Admin, bootstrap_servers: str, *, timeout_s: float) -> Any:
-    """The cluster's metadata, of all topics. `KafkaException` after `timeout_s`, or sooner where no port is open, or
-    the only answer is a refusal: of a certificate (`_SSL`), or of the account (`_AUTHENTICATION`). One of an account
-    that was let in before, whose password may be another one by now, is waited for, and is `retriable` then.
+    """The cluster's metadata, of all topics.
+
+    Raises `KafkaException` after `timeout_s`, or sooner if no port is open, or if the only answer is a refusal: of a
+    certificate (`_SSL`), or of the account (`_AUTHENTICATION`). If the account was accepted before, its password may
+    have changed: then the function waits, and the error is `retriable`.
     """
     for seconds in (_REFUSAL_S, FIRST_TRY_S - _REFUSAL_S):
         try:
@@ -259,7 +269,7 @@ def _asked(admin: Admin, timeout_s: float) -> Any:
 
 
 def _refusal(admin: Admin, bootstrap_servers: str) -> KafkaError | None:
-    """The error of brokers none of which could be asked because of TLS or of the account, with its cure."""
+    """Return the error of brokers that could not be asked because of TLS or the account, with its remedy."""
     servers = bootstrap_servers.split(",")
     reported = admin.refusals()
     if len(reported) < len({server.strip() for server in servers}):
@@ -290,7 +300,9 @@ def _refusal(admin: Admin, bootstrap_servers: str) -> KafkaError | None:
 
 
 def may_answer(server: str) -> bool:
-    """False if `server` (``host``, ``host:port``, ``protocol://host:port``) refuses connections, or is no host."""
+    """Return False if `server` (``host``, ``host:port``, ``protocol://host:port``) refuses connections, or
+    is no host.
+    """
     host, _, port = server.rpartition("://")[2].rpartition(":")
     if not host or host.endswith(":") or (":" in host and not host.startswith("[")):
         host, port = server.rpartition("://")[2], str(_PORT)

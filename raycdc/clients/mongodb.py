@@ -1,16 +1,18 @@
-"""How often MongoDB's driver tries a server that does not answer: its monitors and pools wait for their time.
+"""Helpers for MongoDB's driver: pauses between connection attempts, certificate errors, changed passwords, redacted
+texts.
 
-Each client has a thread per server that asks it twice a second while somebody waits for it, and pools that connect when
-they are asked; a process has several clients. The driver tells of both before it connects, on the thread that does.
-(pymongo's manual, "monitoring"; the specification "Connection Monitoring and Pooling".)
+Each client has a thread per server that polls the server twice a second while a request waits for it, and pools that
+connect on demand; a process has several clients. The driver reports both before it connects, on the connecting thread,
+so that the listeners here can delay a connection. (pymongo's manual, "monitoring"; the specification "Connection
+Monitoring and Pooling".)
 
-MongoDB servers whose certificates the driver refuses: told apart from servers that are away, and explained.
+Servers whose certificates the driver refuses are distinguished from unreachable ones, and explained.
 
-Another password for a MongoDB client that is there: its streams and cursors go on, and it logs in again by itself.
+An existing client can get another password: its streams and cursors go on, and it logs in again by itself.
 
-The driver has no word for that; its pools ask the client's settings at each login. (pymongo 4, `PoolOptions`.)
+The driver has no API for that, but its pools read the client's settings at each login. (pymongo 4, `PoolOptions`.)
 
-The texts of MongoDB's errors without the values of rows that its servers and its driver quote. Pure.
+Error texts are stripped of the values of rows that servers and the driver quote.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from pymongo.uri_parser import parse_uri
 from raycdc.core.certificate_faults import TlsServer, first_fault
 from raycdc.core.connection_attempts import TRIES
 
-#: How long the driver looks for a server before whoever asked hears that there is none: waiting longer is ours, which
-#: people are reported (`raycdc.core.retry`). A ``serverSelectionTimeoutMS`` in the connection string goes before.
+#: Seconds for which the driver looks for a server before it reports that there is none. Longer waits are retries of
+#: raycdc, which are reported to people (`raycdc.core.retry`). A ``serverSelectionTimeoutMS`` in the connection string
+#: takes precedence.
 SELECTION_TIMEOUT_MS = 5_000
 Address = tuple[str, int | None]
 
@@ -43,21 +46,21 @@ def _named(address: Address) -> str:
 
 
 class _Heartbeats(monitoring.ServerHeartbeatListener):
-    """Reports to `TRIES` when the driver's monitors try a server, and whether it answered."""
+    """Reports to `TRIES` when the driver's monitors try a server, and if it answered."""
 
     def started(self, event: monitoring.ServerHeartbeatStartedEvent) -> None:
-        if not event.awaited:  # Else the connection is there, and the server answers when it has news.
+        if not event.awaited:  # Otherwise the connection exists, and the server answers when it has changes.
             TRIES.space(_named(event.connection_id))
 
     def succeeded(self, event: monitoring.ServerHeartbeatSucceededEvent) -> None:
         TRIES.answered(_named(event.connection_id))
 
     def failed(self, event: monitoring.ServerHeartbeatFailedEvent) -> None:
-        """The next one waits."""
+        """Note that the server did not answer; the next attempt waits."""
 
 
 class _Connections(monitoring.ConnectionPoolListener):
-    """Reports to `TRIES` when a pool opens a connection, and whether it was made."""
+    """Reports to `TRIES` when a pool opens a connection, and if that succeeded."""
 
     def connection_created(self, event: monitoring.ConnectionCreatedEvent) -> None:
         TRIES.space(_named(event.address))
@@ -89,15 +92,17 @@ _REFUSED = "CERTIFICATE_VERIFY_FAILED"
 
 
 def refused_certificates(client: MongoClient[Any], uri: str, cause: PyMongoError, *, key_path: str) -> str:
-    """Which certificate is refused, why, and the cure, where `cause` says that of every server that the driver knows;
-    else empty: one that is away may come back. `uri` is the connection string of the client, which the configuration
-    has at `key_path`. The server is asked once more.
+    """Return which certificates are refused, with the reason and the remedy.
+
+    Empty unless `cause` reports this for every server that the driver knows, because an unreachable server may come
+    back. `uri` is the connection string of the client, which is at `key_path` in the configuration. Asks each server
+    once more.
     """
     servers = client.topology_description.server_descriptions()
     text = str(cause).partition(", Timeout: ")[0]
     if not servers or text.count(_REFUSED) < len(servers):
         return ""
-    # The client keeps the loaded certificates, and not the path of their file.
+    # The client keeps the loaded certificates, but not the path of their file.
     given = parse_uri(uri, validate=True, warn=False)["options"]
     ca = given.get("tlsCAFile")
     checked = (
@@ -119,29 +124,31 @@ _ACCOUNT = "_PoolOptions__credentials"
 
 
 def renew_account(client: MongoClient[Any], uri: str) -> None:
-    """Let new connections of `client` log in as the connection string `uri` says; nothing where that is none."""
+    """Let new connections of `client` log in as the connection string `uri` says.
+
+    Does nothing without an account in it.
+    """
     with suppress(PyMongoError, ValueError, AttributeError):
         fresh: MongoClient[Any] = MongoClient(uri, connect=False)
         setattr(client.options.pool_options, _ACCOUNT, fresh.options.pool_options._credentials)
         fresh.close()
 
 
-#: A command that its user may not give is told as it came, with the keys of a query and the documents that are no
-#: sequence of their own (mongod, `commands.cpp`).
+#: The error about a denied command quotes the command, with the keys of a query and its embedded documents (mongod,
+#: `commands.cpp`).
 _DENIED = re.compile(r"not authorized on (?P<database>\S+) to execute command \{ (?P<command>\w+):.*", re.DOTALL)
-#: Values of rows follow these words in an error: the driver's copy of the reply has the document that a validator
-#: refused, or the duplicate key.
+#: After these words an error quotes values of rows: the document that a validator refused, or the duplicate key.
 _QUOTES = (", full error:", " dup key:")
 
 
 def redacted(text: str) -> str:
-    """`text` of a server or of the driver, as far as it says nothing of a row."""
+    """Return the `text` of a server or of the driver without the parts that may quote a row."""
     for begins in _QUOTES:
         text = text.partition(begins)[0]
     return _DENIED.sub(r"not authorized on \g<database> to execute command \g<command>", text)
 
 
 def denied_database(text: str) -> str:
-    """The database in which a user may not give a command; empty if `text` does not say so."""
+    """Return the database in which a user may not run a command; empty if `text` reports something else."""
     found = _DENIED.match(text)
     return found["database"] if found else ""

@@ -1,4 +1,4 @@
-"""SQL connections to a MySQL or MariaDB server: settings, opening one, and errors a user can act on.
+"""Opens SQL connections to a MySQL or MariaDB server, and turns their errors into errors with a remedy.
 
 Everything that speaks SQL to such a server gets its connection here, so that every session has the same time zone
 (UTC), character set and SQL mode: values and comparisons then mean the same in planning, snapshot and checks.
@@ -29,22 +29,22 @@ from raycdc.core.secrets import newest
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model.statement_redaction import without_literals
 
-#: Seconds the server waits for us to read or write before it drops the session: a reader that is held back by the
-#: sink must not lose its result set.
+#: Seconds the server waits for us to read or write before it drops the session: a reader that waits for the sink must
+#: not lose its result set.
 NET_TIMEOUT_S = 6 * 3600
-#: An answer to one statement is no larger, however many packets a server sends: catalogs of the largest servers have a
+#: The maximum size of an answer to one statement, in any number of packets: catalogs of the largest servers have a
 #: third of it. (Rows of tables and the log are received elsewhere.)
 ANSWER_BYTES_MAX = 1 << 30
-#: Of a server's error, for people.
+#: The maximum length of a server's error text that is shown.
 _TEXT_MAX = 2000
-#: So many characters of the names of tables that a question was about.
+#: The maximum length of the table names of a query that are shown.
 _NAMES_MAX = 200
-#: The session's variable that is 1 where it chose to wait for locks only briefly.
+#: The session variable that is 1 if the session chose to wait for locks only briefly.
 WAITS_BRIEFLY = "@raycdc_waits_briefly"
-#: Errors of pymysql, and of the code here that reads packets, where a packet is none of the protocol.
+#: Errors that pymysql, and the code here that reads packets, raise for a packet that is not of the protocol.
 _NONSENSE = (AssertionError, LookupError, OverflowError, TypeError, ValueError, struct.error)
 
-#: A row of what a server tells of itself, by the names of its columns.
+#: A row that a server returns about itself, by the names of its columns.
 ServerRow = dict[str, str | int | None]
 
 
@@ -61,7 +61,7 @@ class MySqlSettings:
     allow_public_key_retrieval: bool = False
     unix_socket: str | None = None
     connect_timeout_s: float = 10.0
-    #: A server that says nothing for this long is taken for lost. Planning queries on large tables are silent long.
+    #: A server that sends nothing for this long counts as lost. Planning queries on large tables may take long.
     read_timeout_s: float = 3600.0
 
     def __repr__(self) -> str:
@@ -81,10 +81,10 @@ class MySqlSettings:
 def connect(settings: MySqlSettings) -> Connection[Any]:
     """Open a connection: autocommit, UTC, utf8mb4, neutral ``sql_mode``, repeatable read, long network timeouts.
 
-    Blocks up to ``connect_timeout_s``. Raises `SourceUnavailableError` when the server cannot be reached now,
-    `SourceError` when it refuses us, offers no TLS that was asked for or wants the password in the open, and
-    `ConfigError` when the CA file cannot be used. A server that does not answer is tried as
-    `raycdc.core.connection_attempts` says.
+    Blocks up to ``connect_timeout_s``. Raises `SourceUnavailableError` if the server cannot be reached now;
+    `SourceError` if it refuses the login, does not offer the required TLS or requests the password in plain text; and
+    `ConfigError` if the CA file cannot be used. Attempts to reach a server that does not answer are spaced by
+    `raycdc.core.connection_attempts`.
     """
     with TRIES.at(settings.address):
         return _connected(settings)
@@ -112,7 +112,7 @@ def _connected(settings: MySqlSettings) -> Connection[Any]:
 
 
 def _opened(settings: MySqlSettings) -> Connection[Any]:
-    """Logged in; every answer from the greeting on is bounded."""
+    """Return the connection after login. The size of every answer from the greeting on is limited."""
     try:
         connection: Connection[Any] = pymysql.connect(
             defer_connect=True,
@@ -133,7 +133,7 @@ def _opened(settings: MySqlSettings) -> Connection[Any]:
         _bound_answers(connection, settings.address)
         with sane_answers(settings.address):
             connection.connect()
-    except UnicodeError as cause:  # of a label of its name that is empty or longer than 63 characters
+    except UnicodeError as cause:  # The cause is a label of the host name that is empty or longer than 63 characters.
         raise ConfigError(f"{settings.host!r} is no host name: {cause}. Correct the host.") from cause
     return connection
 
@@ -164,14 +164,14 @@ def _bound_answers(connection: Any, address: str) -> None:
 
 @contextmanager
 def sane_answers(address: str) -> Iterator[None]:
-    """Inside, a packet that is none of the protocol is a `SourceError`, and so is a request for a file of this machine.
+    """Raise `SourceError` if a packet within the block is not of the protocol, or requests a file of this machine.
 
-    Only for code that sends commands and reads answers: an error of its own would be taken for the server's.
+    Only for code that sends commands and reads answers: an error of other code would be taken for the server's.
     """
     try:
         yield
     except UnicodeError as cause:
-        if not isinstance(cause, UnicodeDecodeError):  # of a host's name, or of a text to be sent
+        if not isinstance(cause, UnicodeDecodeError):  # The error is about the host's name, or about a text to be sent.
             raise
         raise _nonsense(address, cause) from cause
     except _NONSENSE as cause:
@@ -183,16 +183,16 @@ def sane_answers(address: str) -> Iterator[None]:
 
 
 def asks_for_file(address: str) -> SourceError:
-    """The server answered a statement with a request for a file (LOAD DATA LOCAL INFILE)."""
+    """Return the error for a server that answers a statement with a request for a file (LOAD DATA LOCAL INFILE)."""
     return SourceError(
-        f"{address} answered a statement with a request for a file of this machine, as no server does that was not "
-        "asked to load one. Nothing was sent. See which server answers at that address."
+        f"{address} answered a statement with a request for a file of this machine, which no server sends unless "
+        "it was asked to load one. Nothing was sent. Check which server answers at that address."
     )
 
 
 def _nonsense(address: str, cause: Exception) -> SourceError:
     return SourceError(
-        f"{address} answered with a packet that is none of MySQL's protocol ({type(cause).__name__}). See which "
+        f"{address} answered with a packet that is not of MySQL's protocol ({type(cause).__name__}). Check which "
         "server, or proxy, answers at that address."
     )
 
@@ -200,7 +200,7 @@ def _nonsense(address: str, cause: Exception) -> SourceError:
 def query(
     connection: Connection[Any], sql: str, arguments: Iterable[Any] | Mapping[str, str] | None = None
 ) -> list[tuple[Any, ...]]:
-    """All rows of a small administrative query. Errors come as `SourceError` naming the statement."""
+    """Return all rows of a small administrative query. Raises `SourceError` with the statement."""
     note_statement(sql)
     try:
         with sane_answers(address_of(connection)), connection.cursor() as cursor:
@@ -215,10 +215,10 @@ def query(
 
 
 def _require_complete(cursor: Any, arguments: Iterable[Any] | Mapping[str, str] | None) -> None:
-    """MariaDB leaves a table that it cannot open out of its catalog's answer, with a warning.
+    """Raise an error if MariaDB left a locked table out of its catalog's answer, which it reports only by a warning.
 
-    That is an error here in a session that chose to wait briefly, which asks about few tables and takes one that is
-    left out for one that is not there. Where the server's own wait is short, it may be any table of the server.
+    The error is raised only in a session that chose to wait for locks briefly, because it asks about few tables and
+    would take a missing one as dropped. With a short lock wait of the server itself, the warning may concern any table.
     """
     cursor.execute("SHOW WARNINGS")
     if all(code != ER.LOCK_WAIT_TIMEOUT for _, code, _ in cursor.fetchall()):
@@ -232,13 +232,13 @@ def _require_complete(cursor: Any, arguments: Iterable[Any] | Mapping[str, str] 
 
 
 def query_one(connection: Connection[Any], sql: str, arguments: Iterable[Any] | None = None) -> tuple[Any, ...] | None:
-    """The first row of `query`, or None."""
+    """Return the first row of `query`, or None."""
     rows = query(connection, sql, arguments)
     return rows[0] if rows else None
 
 
 def query_raw(connection: Connection[Any], sql: str) -> list[tuple[Any, ...]]:
-    """`query` with texts as the bytes the server sent: a default of BINARY is printed as it is, and is no text."""
+    """Return the rows of `query` with texts as bytes, because a default of a BINARY column is not text."""
     unicode, connection.use_unicode = connection.use_unicode, False
     try:
         return query(connection, sql)
@@ -247,13 +247,13 @@ def query_raw(connection: Connection[Any], sql: str) -> list[tuple[Any, ...]]:
 
 
 def query_dict(connection: Connection[Any], sql: str) -> dict[str, Any] | None:
-    """The first row by column name (``SHOW`` statements differ in column order between servers), or None."""
+    """Return the first row by column name, or None. (``SHOW`` statements differ in column order between servers.)"""
     rows = query_dicts(connection, sql)
     return rows[0] if rows else None
 
 
 def query_dicts(connection: Connection[Any], sql: str) -> list[ServerRow]:
-    """All rows, as `query_dict` gives the first."""
+    """Return all rows, each by column name."""
     try:
         with sane_answers(address_of(connection)), connection.cursor() as cursor:
             cursor.execute(sql)
@@ -265,30 +265,30 @@ def query_dicts(connection: Connection[Any], sql: str) -> list[ServerRow]:
 
 
 def quote_name(*parts: str) -> str:
-    """SQL identifier, each part in backticks, joined by dots."""
+    """Return an SQL identifier, each part in backticks, joined by dots."""
     return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def close_quietly(connection: Connection[Any]) -> None:
-    """Close; a connection that is broken or closed already is fine (nothing can be done about it)."""
+    """Close the connection; errors of a broken or closed one are ignored."""
     with suppress(pymysql.Error, OSError):
         connection.close()
 
 
 def address_of(connection: Connection[Any]) -> str:
-    """``host:port`` of an open connection, for messages."""
+    """Return ``host:port`` of an open connection, for messages."""
     return connection.unix_socket or f"{connection.host}:{connection.port}"
 
 
 def query_error(connection: Connection[Any], sql: str, cause: pymysql.Error) -> SourceError:
-    """A named error for a failed statement: lost connections are worth a retry, the rest is not."""
+    """Return a named error for a failed statement. Lost connections can be retried, other errors cannot."""
     code, text = _code_and_text(cause)
     where = address_of(connection)
     if code in _LOST or isinstance(cause, pymysql.err.InterfaceError):
         return SourceUnavailableError(f"The connection to {where} was lost ({text}). Trying again may help.")
     if code in _TRY_AGAIN:
         return SourceUnavailableError(f"{where} asks to try again (error {code}: {text}).")
-    # Without the bounds of a chunk, which are values of rows.
+    # The bounds of a chunk are left out, because they are values of rows.
     short = re.sub(r"\s+", " ", without_literals(sql))[:200]
     if code in _DENIED:
         return SourceError(f"{where} refused a statement: {text}. Grant what `raycdc check` prints. Statement: {short}")
@@ -296,7 +296,7 @@ def query_error(connection: Connection[Any], sql: str, cause: pymysql.Error) -> 
 
 
 def is_of_changed_table(cause: BaseException | None) -> bool:
-    """Whether the server says that a column or table is not there (any more), or changed since the snapshot began."""
+    """Return True if the server reports that a column or table is missing, or changed since the snapshot began."""
     return isinstance(cause, pymysql.Error) and _code_and_text(cause)[0] in _CHANGED
 
 
@@ -311,7 +311,7 @@ def is_denied(cause: BaseException | None) -> bool:
 
 
 def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
-    """The named error for a failure to connect."""
+    """Return the named error for a failed connection attempt."""
     code, text = _code_and_text(cause)
     who = f"{settings.user!r}@{settings.address}"
     match code:
@@ -349,11 +349,11 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
     )
 
 
-#: Errors that both servers send to the sessions of a server that shuts down (pymysql has no names for them).
+#: Errors that both servers send to sessions when they shut down (pymysql has no names for them).
 _KILLED = frozenset({1927, 3169})  # MariaDB: ER_CONNECTION_KILLED; MySQL: ER_SESSION_WAS_KILLED
 _LOST = _KILLED | {CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, CR.CR_CONN_HOST_ERROR, ER.SERVER_SHUTDOWN, 0}
 _TRY_AGAIN = frozenset({ER.TABLE_DEF_CHANGED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
-#: Of a table, its database or an index that is not there any more, or a column that has another character set.
+#: Errors about a missing table, database or index, or about a column with another character set.
 _CHANGED = frozenset(
     {ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.KEY_DOES_NOT_EXITS, ER.TABLE_DEF_CHANGED}
     | {ER.CANT_AGGREGATE_2COLLATIONS, ER.CANT_AGGREGATE_3COLLATIONS, ER.CANT_AGGREGATE_NCOLLATIONS}
@@ -371,17 +371,17 @@ _DENIED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SessionSetting:
-    """A variable that our sessions set for themselves: a server may begin each with another value (SET GLOBAL)."""
+    """A variable that each session sets, because servers may begin sessions with other values (SET GLOBAL)."""
 
     name: str
     value: str
     why: str
-    #: The servers that have it. `SOME`: whoever says so when asked.
+    #: The servers that have the variable. "some": those that report it when asked.
     of: Literal["both", "MariaDB", "MySQL", "some"] = "both"
 
 
-#: All of them. Those that end, cut off or refuse statements are among those of "both", of "MariaDB" and of "MySQL", so
-#: that they are set before anything is asked; a test compares the names with what servers have.
+#: All settings. Those that end, cut off or refuse statements are among those of "both", "MariaDB" and "MySQL", so that
+#: they are set before the first query. A test compares the names with those of servers.
 SESSION_SETTINGS = (
     SessionSetting("sql_big_selects", "1", "max_join_size would refuse statements that read many rows"),
     SessionSetting("max_statement_time", "0", "it would end statements", of="MariaDB"),
@@ -411,7 +411,7 @@ SESSION_SETTINGS = (
     SessionSetting("use_secondary_engine", "OFF", "another engine would answer", of="some"),
     SessionSetting("system_versioning_asof", "DEFAULT", "the answer would be rows of the past", of="some"),
 )
-#: Its variable has another name on each server.
+#: The variable has another name on each server.
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
@@ -424,7 +424,7 @@ def _prepare_session(connection: Connection[Any]) -> None:
         try:
             cursor.execute(_set(first))
         except pymysql.Error as cause:
-            # A proxy greets in the words of another server.
+            # A proxy greets with the version of another server.
             if _code_and_text(cause)[0] != ER.UNKNOWN_SYSTEM_VARIABLE:
                 raise
             cursor.execute(_set([setting for setting in SESSION_SETTINGS if setting.of == "both"]))
@@ -442,17 +442,17 @@ def _set(settings: Iterable[SessionSetting]) -> str:
 
 
 def _protection(settings: MySqlSettings) -> dict[str, Any]:
-    """The arguments of pymysql that encrypt the connection, or that keep the password back where nothing does."""
+    """Return the arguments of pymysql that encrypt the connection, or that protect the password without encryption."""
     if settings.effective_tls_mode is not TlsMode.DISABLED:
         return {"ssl": _tls_context(settings)}
     if settings.unix_socket:
-        return {"ssl_disabled": True}  # only the account that made the socket's folder can listen there
+        return {"ssl_disabled": True}  # Only the account that created the socket's folder can listen there.
     ways = plugins(is_loopback=is_loopback(settings.host), takes_server_key=settings.allow_public_key_retrieval)
     return {"ssl_disabled": True, "auth_plugin_map": ways}
 
 
 def _ensure_encrypted(connection: Connection[Any], settings: MySqlSettings) -> None:
-    """Raise `SourceError` for a connection in the open under a mode that asks for TLS.
+    """Raise `SourceError` if the connection is not encrypted although the mode requires TLS.
 
     pymysql refuses such a server before it sends anything, from 1.2 on; older ones went on without encryption.
     """

@@ -1,9 +1,9 @@
-"""How a password may be sent to a MySQL or MariaDB server over a connection without TLS.
+"""Restricts how a password is sent to a MySQL or MariaDB server over a connection without TLS.
 
-The server chooses the way of logging in, so whoever answers in its place chooses it, too. On a connection that is not
-encrypted, the ways that hand over the password itself are therefore refused here, whatever the server asks for. One way
-encrypts the password with an RSA key that the server sends along; it is safe only where nobody can answer instead of
-the server, which is on this machine. `plugins` is what pymysql asks for each way.
+The server chooses the authentication plugin, and so does an attacker that answers in its place. On an unencrypted
+connection, plugins that send the password itself are therefore refused, whatever the server requests. One plugin
+encrypts the password with an RSA key that the server sends; that is safe only if no other machine can answer instead of
+the server, which is the case on this machine. `plugins` is what pymysql asks for each way.
 
 Sources: MySQL manual, "Caching SHA-2 Pluggable Authentication", "SHA-256 Pluggable Authentication", "Client-Side
 Cleartext Pluggable Authentication"; MariaDB manual, "Authentication Plugin - PAM".
@@ -18,12 +18,14 @@ from pymysql.connections import Connection
 
 from raycdc.errors import SourceError
 
-#: The answers to a scrambled password of caching_sha2_password: "that is it", and "send the password itself".
+#: The answers of caching_sha2_password to a scrambled password: "accepted", and "send the password itself".
 _FAST_AUTH_SUCCESS = 3
 
 
 class PasswordPlugin(Protocol):
-    """One way of logging in, as pymysql uses it: made of the connection, given each packet of the server's."""
+    """An authentication plugin as pymysql uses it: created with the connection, and called with each packet of the
+    server.
+    """
 
     def __init__(self, connection: Connection[Any]) -> None: ...
 
@@ -31,9 +33,9 @@ class PasswordPlugin(Protocol):
 
 
 def plugins(*, is_loopback: bool, takes_server_key: bool) -> dict[str, type[PasswordPlugin]]:
-    """The ways of logging in that differ from pymysql's own on a TCP connection without TLS, by their names.
+    """Return the plugins that replace pymysql's own on a TCP connection without TLS, by their names.
 
-    `takes_server_key`: the user permitted to encrypt the password with a key that the server sends.
+    With `takes_server_key`, the user permits encrypting the password with a key that the server sends.
     """
     refused: dict[str, type[PasswordPlugin]] = dict.fromkeys(
         ("mysql_clear_password", "dialog", "mysql_old_password"), _Refused
@@ -44,7 +46,7 @@ def plugins(*, is_loopback: bool, takes_server_key: bool) -> dict[str, type[Pass
 
 
 class _Refused:
-    """A way that tells the password to whoever reads the connection."""
+    """Refuses a plugin that would reveal the password on the connection."""
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._address = f"{connection.host}:{connection.port}"
@@ -59,7 +61,7 @@ class _Refused:
 
 
 class _KeyRefused:
-    """``sha256_password``, which encrypts the password with a key that the server sends."""
+    """Refuses ``sha256_password``, which encrypts the password with a key that the server sends."""
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._address = f"{connection.host}:{connection.port}"
@@ -69,14 +71,18 @@ class _KeyRefused:
 
 
 class _ScrambledOnly:
-    """``caching_sha2_password`` as far as the server has the password in its cache, and only its scramble is sent."""
+    """Allows ``caching_sha2_password`` only if the server has the password in its cache, because then only a scramble
+    is sent.
+    """
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
 
     def authenticate(self, packet: Any) -> Any:
         connection = self._connection
-        if packet.is_auth_switch_request():  # its name is read; the rest of the packet is the salt
+        if (
+            packet.is_auth_switch_request()
+        ):  # The first part is the plugin's name, which was read; the rest of the packet is the salt.
             salt = packet.read_all().removesuffix(b"\0")
             connection.write_packet(scramble_caching_sha2(connection.password, salt))
             packet = connection._read_packet()

@@ -1,4 +1,5 @@
-"""How a PostgreSQL server is connected to: the URL for libpq, with what TLS and passwords need. Connects to nobody.
+"""Makes the connection URL of a PostgreSQL server for libpq, with the parameters for TLS and passwords. Does not
+connect.
 
 (PostgreSQL's manual, "Connection URIs" and "Parameter Key Words".)
 """
@@ -21,7 +22,7 @@ _SSL_MODES = {
 
 
 class PostgresAccount(Protocol):
-    """Where a server is, and who asks."""
+    """The address of a server, and the account."""
 
     @property
     def host(self) -> str: ...
@@ -40,7 +41,7 @@ class PostgresAccount(Protocol):
 
 
 def connection_url(account: PostgresAccount, *, application_name: str, options: str) -> str:
-    """The URL, with the password in it. `options` are those of the session (``-c name=value``)."""
+    """Return the URL, including the password. `options` are those of the session (``-c name=value``)."""
     parameters = {
         "sslmode": _SSL_MODES[account.tls_mode.resolved(account.host)],
         "connect_timeout": "10",
@@ -50,7 +51,7 @@ def connection_url(account: PostgresAccount, *, application_name: str, options: 
     if account.tls_mode.resolved(account.host) in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY):
         parameters["sslrootcert"] = account.tls_ca or "system"
     elif sends_no_password_as_it_is(account):
-        # Whoever stands in between may ask for it.
+        # An attacker between client and server could request the password.
         parameters["require_auth"] = "!password"
     user = f"{percent(account.user, safe='')}:{percent(newest(account.password), safe='')}"
     host = f"[{account.host}]" if ":" in account.host else account.host
@@ -59,7 +60,9 @@ def connection_url(account: PostgresAccount, *, application_name: str, options: 
 
 
 def certificate_words(account: PostgresAccount, text: str, *, section: str) -> str:
-    """What is wrong with the server's certificate, and the cure, where `text` is libpq's refusal of one; else empty.
+    """Return the problem of the server's certificate and its remedy, if `text` is libpq's refusal of a certificate;
+    else empty.
+
     Asks the server once more. `section` is that of the configuration.
     """
     mode = account.tls_mode.resolved(account.host)
@@ -79,13 +82,13 @@ def certificate_words(account: PostgresAccount, text: str, *, section: str) -> s
 
 
 def sends_no_password_as_it_is(account: PostgresAccount) -> bool:
-    """Return True if a server that asks for the password itself, not for a proof of it, gets none.
+    """Return True if the password is never sent in plain text, even if the server requests that.
 
-    Others could hear it.
+    Others could read it.
     """
     return account.tls_mode.resolved(account.host) is TlsMode.DISABLED and not is_loopback(account.host)
 
 
 def quote(*parts: str) -> str:
-    """SQL identifier, each part in double quotes, joined by dots."""
+    """Return an SQL identifier, each part in double quotes, joined by dots."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in parts)

@@ -1,4 +1,4 @@
-"""Tables of a raycdc source in Spark, for people who write their own jobs: streams, bounded reads, views.
+"""Tables of a raycdc source in Spark, for users' own jobs: streams, bounded reads, views.
 
 ``register(spark)``, then ``spark.readStream.format("raycdc")`` (`raycdc.datasource.stream`) or
 ``spark.read.format("raycdc")`` (`raycdc.datasource.bounded`), both with the options of

@@ -1,11 +1,11 @@
 """``spark.read.format("raycdc")``: a table as it is now, exactly at one position of the source's log.
 
-Planning runs the source to its present end into a state folder of its own, as a pipeline would: chunks in parallel and
-the log behind them. Tasks then read the segments: rows of chunks whose key the log did not touch later, and the last
-row of each key that it did. Spark plans once for a DataFrame or a view, at first use: later ones have the same rows.
+Planning runs the source to its present end into a separate state folder, as a pipeline would: chunks in parallel, and
+the log after them. Tasks then read the segments: rows of chunks whose key the log did not touch later, and the last row
+of each key that it did. Spark plans once for a DataFrame or a view, at first use: later ones have the same rows.
 
-The folder stays until the process of Spark that planned is gone, because tasks may run again; folders of processes that
-are gone are removed by the next read, and by `register`'s process when it ends.
+The folder stays until the Spark process that planned has ended, because tasks may run again. Folders of ended processes
+are removed by the next read, and by the process of `register` when it ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from raycdc.sinks.task_plan import Input, by_partition, task_inputs
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 
-#: Epochs that may wait: all of them do.
+#: The maximum number of waiting epochs: all of them wait.
 UNBOUNDED = 1 << 30
 
 _PREFIX = "raycdc-read-"
@@ -42,7 +42,8 @@ _OWNER = "owner.json"
 
 
 class TableReadPartition(InputPartition):
-    """The work of one task: ``changelog``, ``rows`` of chunks without the keys of `log`, or the ``last`` rows of keys.
+    """The input of one task: a ``changelog``, the ``rows`` of chunks without the keys of `log`, or the ``last`` rows of
+    keys.
 
     A changelog has a watermark for each input, the others one for all.
     """
@@ -61,10 +62,10 @@ class TableReadPartition(InputPartition):
 
 
 class RaycdcReader(DataSourceReader):
-    """See the module's docstring. Pickled into tasks for `read`."""
+    """The reader of a bounded read; see the module's docstring. Pickled into tasks for `read`."""
 
     def __init__(self, options: ReadOptions, types: dict[str, str], expected: TableSchema | None) -> None:
-        """Take the arguments of `RaycdcStreamReader`."""
+        """Create the reader with the same arguments as a `RaycdcStreamReader`."""
         self._options = options
         self._types = types
         self._schema = expected
@@ -105,7 +106,7 @@ class RaycdcReader(DataSourceReader):
         return [*rows, *(TableReadPartition("last", task, now) for task in by_partition(log))]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """The partition's rows as Arrow batches; without a partition there are none."""
+        """Yield the partition's rows as Arrow batches; nothing without a partition."""
         assert partition is None or isinstance(partition, TableReadPartition)
         return self._batches(partition) if partition is not None else iter(())
 
@@ -125,7 +126,7 @@ class RaycdcReader(DataSourceReader):
                     yield as_rows(batch, names, watermark_ms=partition.watermarks[0])
 
     def _untouched(self, chunks: list[Input], log: list[Input], names: list[str]) -> Iterator[pa.RecordBatch]:
-        """Rows of chunks whose key is not in the log, which always comes later."""
+        """Yield the rows of chunks whose key is not in the log. A row of the log is always newer."""
         key = list(self._table.primary_key)
         inputs = [self._checked(batch).select(key) for batch in _read(log, [*key, "_op"])]
         keys = pa.Table.from_batches(inputs) if inputs else None
@@ -136,7 +137,7 @@ class RaycdcReader(DataSourceReader):
                 yield batch.filter(pa.array(without(pa.Table.from_batches([batch]), keys)))
 
     def _last(self, inputs: list[Input], names: list[str]) -> list[pa.RecordBatch]:
-        """The last row of each key, where the key is still there."""
+        """Return the last row of each key that still exists."""
         key = self._table.primary_key
         columns = list(dict.fromkeys([*names, *key, "_op", "_seq"]))
         rows = pa.Table.from_batches([self._checked(batch) for batch in _read(inputs, columns)])
@@ -166,7 +167,7 @@ class RaycdcReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class Owner(JsonObject):
-    """The process of Spark that a folder belongs to, and when it began: process ids come again."""
+    """The Spark process that owns a folder, and its start time, because process ids are used again."""
 
     pid: int
     started: str
@@ -181,7 +182,10 @@ class Owner(JsonObject):
 
 
 def new_folder() -> Path:
-    """A folder for one read, owned by the process of Spark that plans; those of processes that are gone go first."""
+    """Return a new folder for one read, owned by the Spark process that plans.
+
+    Folders of ended processes are removed first.
+    """
     for path in _folders():
         owner = _owner_of(path)
         if owner is not None and owner.has_ended:
@@ -192,7 +196,7 @@ def new_folder() -> Path:
 
 
 def remove_folders_of(pid: int) -> None:
-    """Remove what the process of Spark `pid` left, when nobody will read it any more."""
+    """Remove the folders of the Spark process `pid`, when no task will read them any more."""
     for path in _folders():
         owner = _owner_of(path)
         if owner is not None and owner.pid == pid:
@@ -207,11 +211,11 @@ def _owner_of(folder: Path) -> Owner | None:
     try:
         return Owner(**json.loads((folder / _OWNER).read_text()))
     except (OSError, ValueError):
-        return None  # Another user's, or one that is just being made.
+        return None  # The folder belongs to another user, or is just being created.
 
 
 def _planner() -> int:
-    """The nearest process above this one that is no Python: Spark's."""
+    """Return the id of the nearest ancestor process that is not Python: that of Spark."""
     pid = os.getpid()
     while pid > 1:
         fields = _stat(pid)
@@ -222,13 +226,13 @@ def _planner() -> int:
 
 
 def _started(pid: int) -> str:
-    """Return when the process began, in the kernel's format; empty if it is gone."""
+    """Return when the process began, in the kernel's format; empty if it has ended."""
     fields = _stat(pid)
     return "" if fields is None else fields[20]
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Name, state, parent … of /proc/PID/stat."""
+    """Return the fields of /proc/PID/stat from the name on: name, state, parent and so on."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

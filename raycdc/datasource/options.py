@@ -13,7 +13,7 @@
 | `fields` | with MongoDB: ``snapshot.fields`` of the collection, with commas between them |
 | `limit` | with MongoDB: ``snapshot.limit`` of the collection
 
-|Rows of bounded reads wait in the system's folder for temporary files (``TMPDIR``).
+|Rows of bounded reads are stored in the system's folder for temporary files (``TMPDIR``).
 
 The conditions of a query over the DataFrame are not handed to the source: Spark 4.1 keeps what a filter left of a
 Python data source and gives it to other queries over the same DataFrame, which are without that filter.
@@ -46,19 +46,19 @@ _VALUES = {
     "metadata": ("true", "false"),
 }
 
-#: Sections that say what happens behind the source: that is the job's own business here.
+#: Sections about the stages after the source, which the user's own job replaces here.
 _BEHIND_THE_SOURCE = ("sink", "route", "transform", "lookup", "ray", "spark")
 
 #: Options of a source that list what it captures.
 _LISTS = ("tables", "collections")
-#: Options of a source that name single tables, and those of its section about the snapshot.
+#: Options of a source whose keys are tables, and those of its section about the snapshot.
 _BY_TABLE = ("columns",)
 _BY_TABLE_IN_SNAPSHOT = ("key", "filter", "fields", "limit", "per_collection")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of one read, checked. Picklable; holds no secret, only where the configuration is."""
+    """The checked options of one read. Picklable; contains no secret, only the path of the configuration."""
 
     config: str
     table: TableId
@@ -72,7 +72,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
-        """Raises `ConfigError` with every problem."""
+        """Parse the options. Raises `ConfigError` with every problem."""
         given = {name.lower(): value for name, value in options.items()}
         problems = [f"option {name!r} is unknown{did_you_mean(name, OPTIONS)}" for name in given.keys() - set(OPTIONS)]
         problems += [f"option {name!r} is missing" for name in ("config", "table") if not given.get(name)]
@@ -100,7 +100,7 @@ class ReadOptions:
         )
 
     def pipeline(self, state: Path | None = None) -> Pipeline:
-        """A pipeline that captures the table alone, with its state in `state` (default: the stream's)."""
+        """Return a pipeline that captures only this table, with its state in `state` (default: the stream's)."""
         try:
             data = dict(read_toml(Path(self.config)))
         except ConfigError as cause:
@@ -133,7 +133,7 @@ class ReadOptions:
         if isinstance(snapshot, Mapping):
             narrowed["snapshot"] = self._of_table(snapshot, _BY_TABLE_IN_SNAPSHOT)
         if self.selection:
-            # A word alone is MongoDB's strategy.
+            # A single word is MongoDB's strategy.
             before = {"strategy": snapshot} if isinstance(snapshot, str) else narrowed.get("snapshot", {})
             assert isinstance(before, Mapping)
             narrowed["snapshot"] = {**before, **{option: {name: value} for option, value in self.selection.items()}}
@@ -141,7 +141,7 @@ class ReadOptions:
         return narrowed
 
     def _of_table(self, section: TomlTable, options: Collection[str]) -> dict[str, TomlValue]:
-        """`section`; those of its options that are tables, by the tables' names, have this table alone."""
+        """Return `section`; its `options` that have tables as keys keep only this table."""
         return {
             option: {table: each for table, each in value.items() if table == str(self.table)}
             if option in options and isinstance(value, Mapping)

@@ -44,15 +44,18 @@ from raycdc.state.store import CheckpointStore
 SIGN = "_sign"
 WATERMARK = "_watermark_ms"
 
-#: The columns that are not the table's.
+#: The columns that are added to the table's own.
 ADDED = (*META_COLUMNS, SIGN, WATERMARK)
 
-#: By `RowKind`. A truncation has none: which rows it takes away is not known.
+#: The sign of each `RowKind`. A truncation has none, because the removed rows are not known.
 _SIGNS = (1, -1, 1, -1, None)
 
 
 def changelog_ddl(schema: TableSchema) -> str:
-    """Spark SQL column list of a stream. Raises `SchemaError` if the table has one of our columns."""
+    """Return the columns of a stream as Spark SQL.
+
+    Raises `SchemaError` if the table has a column with one of the added names.
+    """
     clashes = {column.name.casefold() for column in schema.columns} & {SIGN, WATERMARK}
     if clashes:
         raise SchemaError(f"Column {min(clashes)} of the table has the name of one that the data source adds.")
@@ -61,7 +64,7 @@ def changelog_ddl(schema: TableSchema) -> str:
 
 
 def as_rows(rows: pa.RecordBatch, names: Sequence[str], *, watermark_ms: int | None) -> pa.RecordBatch:
-    """Rows of the table as they are, with the columns `names`, in the same form as changes."""
+    """Return present rows of the table with the columns `names`, in the form of changes."""
     constant = {
         "_op": pa.scalar(RowKind.INSERT.symbol, pa.string()),
         SIGN: pa.scalar(1, pa.int32()),
@@ -72,29 +75,32 @@ def as_rows(rows: pa.RecordBatch, names: Sequence[str], *, watermark_ms: int | N
 
 
 def stored_names(names: Sequence[str]) -> list[str]:
-    """The columns to read of a segment for `names`."""
+    """Return the columns of a segment that must be read for `names`."""
     return [name for name in names if name not in (SIGN, WATERMARK, "_op")]
 
 
 def column_types(schema: TableSchema) -> dict[str, str]:
-    """Each column's type in Spark SQL."""
+    """Return each column's type in Spark SQL."""
     return {column.name: column.type.spark() for column in schema.columns}
 
 
 def widened(table: TableId, known: TableSchema | None, schema: TableSchema) -> TableSchema:
-    """`known`, with what rows of another version of the same table need. Raises `SchemaError` if its key changed."""
+    """Return `known`, widened so that it can hold rows of the table with `schema`.
+
+    Raises `SchemaError` if its key changed.
+    """
     return schema if known is None else merge_schemas(table, known, table, schema)
 
 
 def seen_as(segment: Segment, own: TableSchema, target: TableSchema) -> Segment:
-    """The segment with the columns of `target`, which has all of its own; those it lacks are null."""
+    """Return the segment with the columns of `target`, which include all of its own; the others are null."""
     return segment if own.arrow().equals(target.arrow()) else replace(segment, view=RowView(own, target))
 
 
 def changelog_batches(
     entry: Input, names: Sequence[str], *, watermark_ms: int | None, truncate: str
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with the columns `names`. `DataError` at a truncation, unless that is to be a ``row``."""
+    """Yield batches with the columns `names`. Raises `DataError` at a truncation, unless `truncate` is ``row``."""
     anywhere = SegmentAccess(ANYWHERE)
     for batch in read_segment(entry.segment, [*stored_names(names), "_op"], access=anywhere, part=entry.part):
         ops = batch.column("_op")
@@ -115,12 +121,12 @@ def changelog_batches(
 
 _NAME = "datasource.json"
 
-#: How long a source may take to name a table: a topic need not have a message of it.
+#: Seconds until a source must have named a table: a topic may have no message of it.
 FIRST_EPOCH_S = 120.0
 
 
 def known_schema(store: CheckpointStore, table: TableId) -> TableSchema | None:
-    """The columns that hold all rows that are to come or were the last; None when the state knows none."""
+    """Return the columns that hold all remaining and the last rows; None if the state does not know them."""
     known: TableSchema | None = None
     if (document := store.documents.read(_NAME)) is not None:
         known = TableSchema.from_json(document["schema"]) if document["table"] == str(table) else None
@@ -132,7 +138,7 @@ def known_schema(store: CheckpointStore, table: TableId) -> TableSchema | None:
 
 
 def remember_schema(store: CheckpointStore, table: TableId, schema: TableSchema) -> None:
-    """Keep what `known_schema` will need when the manifests are gone."""
+    """Store the schema, which `known_schema` needs after the manifests are pruned."""
     document = {"table": str(table), "schema": schema.to_json()}
     known = store.documents.read(_NAME)
     if known is None or {name: known.get(name) for name in document} != document:

@@ -1,6 +1,6 @@
-"""The data source as Spark sees it: its name, its columns, its two readers; and how a session gets it.
+"""The data source as Spark sees it: its name, its columns, and its two readers; and its registration in a session.
 
-Spark makes it again in processes of its own, so it knows nothing but its options.
+Spark creates it again in its own processes, so it has nothing but its options.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from raycdc.state.store import CheckpointStore
 
 
 class RaycdcDataSource(DataSource):
-    """``format("raycdc")``; the options are those of `raycdc.datasource.options`."""
+    """The data source ``format("raycdc")``; the options are those of `raycdc.datasource.options`."""
 
-    #: The result of `schema`; Spark pickles the source after asking it. None if the user gives the columns.
+    #: The result of `schema`, after which Spark pickles the source; None if the user gives the columns.
     _found: TableSchema | None = None
 
     @classmethod
@@ -36,9 +36,9 @@ class RaycdcDataSource(DataSource):
         return "raycdc"
 
     def schema(self) -> str:
-        """The columns, as Spark SQL: those of the table now, and of rows that a stream still has to give.
+        """Return the columns as Spark SQL: those of the table now, and of rows that a stream still has to deliver.
 
-        Runs the source for some seconds. Not called when the user gives the columns.
+        Runs the source for some seconds. Not called if the user gives the columns.
         """
         options = ReadOptions.of(self.options)
         schema = _schema_of(options)
@@ -56,8 +56,9 @@ class RaycdcDataSource(DataSource):
 
 
 def register(spark: Any) -> None:
-    """Let a session know ``format("raycdc")``. Files that its bounded reads leave on disk are deleted when this process
-    ends.
+    """Register ``format("raycdc")`` in a session.
+
+    Files that its bounded reads leave on disk are deleted when this process ends.
     """
     spark.dataSource.register(RaycdcDataSource)
     pid = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
@@ -65,9 +66,10 @@ def register(spark: Any) -> None:
 
 
 def create_views(spark: Any, config: str | Path, tables: Sequence[str], **options: str) -> None:
-    """A temporary view of each table, called as the table is: the rows as they are when a query first reads them.
+    """Create a temporary view of each table, with the table's name.
 
-    Two tables of one name in different databases cannot both have a view: `ConfigError`.
+    Its rows are those at the first query of the view. Raises `ConfigError` if two tables in different databases have
+    the same name.
     """
     named: dict[str, str] = {}
     for table in tables:

@@ -1,7 +1,7 @@
 """``spark.readStream.format("raycdc")``: a table's changelog under Spark's own checkpointing, replayable.
 
-Spark keeps one process for the reader of a query, on the driver; the source side runs in threads of it and seals
-epochs into a state folder of the stream's own. An *offset* is the number of a sealed epoch, so that a batch is the
+Spark keeps one process for the reader of a query, on the driver; the source side runs in threads of this process and
+seals epochs into the stream's own state folder. An *offset* is the number of a sealed epoch, so that a batch is the
 rows of the epochs in (start, end]. Their segments stay until Spark says that the batch is committed: a batch that is
 run again after a crash has exactly the same rows. `commit` comes only while the next batch is made, so more epochs may
 be sealed than one batch takes, or nothing would ever come next.
@@ -42,16 +42,17 @@ from raycdc.state.location import state_of
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 
-#: Epochs that one batch takes, and that are sealed without being committed: at least as many again, see above.
+#: The number of epochs in one batch, and of sealed epochs that are not committed: at least twice as many, as the
+#: module's docstring explains.
 BATCH_EPOCHS_MAX = 4
 IN_FLIGHT_MAX = 3 * BATCH_EPOCHS_MAX
-#: With ``until`` Spark asks once how far it goes: all of it waits in the spool.
+#: With ``until`` Spark asks only once for the last offset, so all epochs wait in the spool.
 UNBOUNDED = 1 << 30
 
-#: How long `latestOffset` waits for news: Spark asks a hundred times a second otherwise.
+#: Seconds that `latestOffset` waits for a new epoch; otherwise Spark would call it a hundred times a second.
 CHANGES_S = 0.2
 
-#: How long the state may be in use: the process of the query before this one is about to end.
+#: Seconds for which the state may be in use, because the process of the previous query is about to end.
 LEASE_TIMEOUT_S = 30.0
 _LEASE_POLL_S = 0.1
 
@@ -78,18 +79,20 @@ class SegmentsPartition(InputPartition):
 
 
 class RaycdcStreamReader(DataSourceStreamReader):
-    """See the module's docstring. Pickled into tasks for `read` before anything is open."""
+    """The reader of a stream; see the module's docstring. Pickled into tasks for `read` before anything is open."""
 
     def __init__(self, options: ReadOptions, types: dict[str, str], expected: TableSchema | None) -> None:
-        """`types` are the columns that Spark expects, in order, with their types in Spark SQL; those of the table are
-        of `expected`, or the user's own choice.
+        """Create the reader.
+
+        `types` are the columns that Spark expects, in order, with their types in Spark SQL. The table's columns have
+        the types of `expected`, or those that the user chose.
         """
         self._options = options
         self._types = types
         self._stack: ExitStack | None = None
         self._ledger: Ledger | None = None
         self._target = expected
-        #: A query that names its columns takes these; one that takes all must not lose one silently.
+        #: A query that names its columns gets these; a query of all columns must not lose one silently.
         self._takes_all = expected is not None
         self._latest = 0
 
@@ -98,7 +101,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> OffsetJson:  # noqa: N802 - Spark's name
         """Return the offset before all epochs, for a query without a checkpoint.
 
-        Raises `StateError` if earlier rows are gone.
+        Raises `StateError` if earlier rows are not available any more.
         """
         ledger = self._open()
         if ledger.acknowledged:
@@ -111,7 +114,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         return self._offset(ledger.store, 0).to_json()
 
     def latestOffset(self) -> OffsetJson:  # noqa: N802 - Spark's name
-        """The newest sealed epoch that the next batch may take; waits a moment for one."""
+        """Return the newest sealed epoch that the next batch may take. Waits a moment for one."""
         ledger = self._open()
         if not self._latest:
             # The epoch that Spark knew before a restart is among the sealed ones, and offsets must not go back after
@@ -126,7 +129,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         return self._offset(ledger.store, self._latest).to_json()
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
-        """Tasks for the rows of the epochs in (start, end]."""
+        """Return the tasks for the rows of the epochs in (start, end]."""
         ledger = self._open()
         first, last = self._epoch_of(ledger.store, start), self._epoch_of(ledger.store, end)
         if first == last:
@@ -142,7 +145,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         return self._shared(ledger.store, list(sealed.values()))
 
     def commit(self, end: OffsetJson) -> None:
-        """Spark will not ask for rows up to `end` again."""
+        """Release the rows up to `end`, which Spark will not request again."""
         ledger = self._open()
         epoch = self._epoch_of(ledger.store, end)
         if epoch > ledger.acknowledged:
@@ -159,7 +162,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
     # -- in tasks -----------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The partition's rows as Arrow batches."""
+        """Yield the partition's rows as Arrow batches."""
         assert isinstance(partition, SegmentsPartition)
         return self._batches(partition)
 
@@ -179,7 +182,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
             known = known_schema(store, self._options.table)
             if known is not None:
                 self._target = widened(self._options.table, self._target, known)
-            # The next batch may take all that is sealed now.
+            # The next batch may take all epochs that are sealed now.
             waiting = len(store.sealed_epochs(record.epoch if (record := store.last_commit()) else -1))
             in_flight = UNBOUNDED if self._options.until else waiting + IN_FLIGHT_MAX
             self._stack = ExitStack()
@@ -229,7 +232,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         return [SegmentsPartition([(entry, watermarks[entry.segment.path]) for entry in task]) for task in tasks]
 
     def _check_columns(self, target: TableSchema) -> None:
-        """Raise `SchemaError` if rows do not have what Spark was told they have, or have more."""
+        """Raise `SchemaError` if rows lack columns that Spark expects, or have columns that it does not expect."""
         have = column_types(target)
         wanted = {name: kind for name, kind in self._types.items() if name not in ADDED}
         other = [name for name, kind in wanted.items() if have.get(name) != kind]

@@ -1,29 +1,29 @@
-"""Whether targets hold what their source holds, asked beside a run or while none is there (``raycdc verify``).
+"""Compares targets with their source, during a run or without one (``raycdc verify``).
 
 **Theory of operation.** One table is compared in rounds:
 
-1. The newest commit record says a place L of the log: the target has all changes up to it.
+1. The newest commit record has a position L of the log: the target has all changes up to L.
 2. The source is read by SELECTs of key ranges, each of which sees everything up to L (`source_rows`), and the target by
-   a reader of its own (`targets`). What a transform computes or filters is computed again (`expressions`). Both sides'
-   values get one form per logical type (`canonical`), and each row becomes two numbers of 64 bits: the hash of its key,
-   and that of key and values (`digests`).
-3. Counts and sums of these numbers, whatever the order of rows, are compared for the whole table. Equal sums: equal
-   rows, and the log is not asked.
-4. Else they are compared by ranges of key hashes, and in ranges that differ key by key. A key that differs is only a
-   *candidate*.
-5. The log is read from L up to U, its end once both sides were read (`log_changes`). Neither side can have a change
-   behind U. So a key of which the log has no change in (L, U] had one value all the time, on both sides: a candidate
-   like that is a difference, and nothing else is.
-   The pipeline itself may have emptied the target to read the table again: every epoch is sealed before a target has
-   anything of it, so the newest manifest is looked at after both sides were read.
-6. The other candidates are compared again in the next round, when the target holds everything up to U. The log has
-   their values, so both sides are asked for these keys alone (`some_rows`); the hashes say which of the rows that come
-   count, so a server may compare keys as it likes. A side that cannot be asked is read whole. A key that changes in
-   each round is told as such, and is no difference.
+   its own reader (`targets`). The results of transforms are computed again (`expressions`). The values of both sides
+   get one form per logical type (`canonical`), and each row becomes two numbers of 64 bits: the hash of its key, and
+   that of key and values (`digests`).
+3. Counts and sums of these numbers, which do not depend on the order of rows, are compared for the whole table. If the
+   sums are equal, the rows are equal, and the log is not read.
+4. Otherwise they are compared by ranges of key hashes, and in ranges that differ key by key. A key that differs is only
+   a *candidate*.
+5. The log is read from L up to U, which is its end after both sides were read (`source_rows.LogChanges`). Neither side
+   can have a change after U. So a key without a change in (L, U] had the same value all the time, on both sides. A
+   candidate without such a change is a difference, and no other candidate is one yet.
+   The pipeline itself may have emptied the target to read the table again. Every epoch is sealed before a target has
+   any of its rows, so the newest manifest is checked after both sides were read.
+6. The other candidates are compared again in the next round, when the target has everything up to U. The log has their
+   values, so both sides are asked for these keys only (`source_rows.SomeRows`). The hashes decide which of the returned
+   rows count, so a server may compare keys in its own way. A side that cannot be asked for keys is read completely. A
+   key that changes in each round is reported as such, and is no difference.
 
-*Invariant:* nothing here is shared with what wrote the target. ``pyproject.toml`` forbids to import a sink's parts, but
-for the class of its options; the source's own decoder is used, and only to read.
+*Invariant:* nothing here is shared with the writer of the target. ``pyproject.toml`` forbids imports of a sink's
+modules, except for the class of its options. The source's own decoder is used, but only to read.
 
-Ranges of key *hashes* are what both sides can tell without asking how the source orders its keys, which for texts only
-that server knows.
+Ranges are those of key *hashes*, because both sides can compute these without asking the source for its order of keys,
+which for texts only its server knows.
 """

@@ -1,4 +1,4 @@
-"""One form per logical type for values of a source and of a target, and the hashes of rows made of it. Pure.
+"""Converts values of a source and of a target to one form per logical type, and hashes rows of them. Pure.
 
 | kinds | form | so equal are |
 |---|---|---|
@@ -30,12 +30,12 @@ from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.verify import hash_loops as loops
 
 _NO_NULLS = np.zeros(0, np.uint8)
-#: Digits that four words hold.
+#: The number of decimal digits that four words hold.
 _WIDE_DIGITS = 76
 
 
 class Family(Enum):
-    """The forms of the module's table."""
+    """The forms in the module's table."""
 
     WHOLE = auto()
     DECIMAL = auto()
@@ -58,7 +58,7 @@ class CanonicalForm:
 
     @classmethod
     def of(cls, logical: LogicalType, *, one_zero: bool = False) -> CanonicalForm:
-        """The form of a column of this type."""
+        """Return the form of a column of this type."""
         match logical.kind:
             case TypeKind.DECIMAL:
                 return cls(Family.DECIMAL, logical.scale)
@@ -84,7 +84,7 @@ class CanonicalForm:
                 return cls(Family.WHOLE)
 
     def arrow(self, have: pa.DataType) -> pa.DataType:
-        """The Arrow type that values of type `have` are cast to."""
+        """Return the Arrow type to which values of type `have` are cast."""
         match self.family:
             case Family.WHOLE:
                 return pa.int64()
@@ -113,7 +113,7 @@ class ComparedColumn:
 
     @property
     def salt(self) -> int:
-        """A number of the name alone, so that both sides have it."""
+        """Return a number that depends only on the name, so that both sides have the same."""
         return int.from_bytes(hashlib.blake2b(self.name.casefold().encode(), digest_size=7).digest(), "big")
 
 
@@ -125,11 +125,14 @@ class Compared:
     key: tuple[ComparedColumn, ...]
 
     def key_hashes(self, columns: Mapping[str, pa.Array], rows: int) -> np.ndarray:
-        """The hash of each row's key (uint64); `columns` are arrays of `rows` values by the names of the key."""
+        """Return the hash of each row's key (uint64).
+
+        `columns` are arrays of `rows` values by the names of the key.
+        """
         return self._mixed(np.zeros(rows, np.uint64), self.key, columns, as_key=True)
 
     def row_hashes(self, columns: Mapping[str, pa.Array], rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """The hashes of each row's key, and of the row with its key (uint64)."""
+        """Return the hash of each row's key, and of each whole row including the key (uint64)."""
         keys = self.key_hashes(columns, rows)
         return keys, self._mixed(keys.copy(), self.columns, columns, as_key=False)
 
@@ -138,7 +141,7 @@ class Compared:
         hashes: np.ndarray, columns: Sequence[ComparedColumn], arrays: Mapping[str, pa.Array], *, as_key: bool
     ) -> np.ndarray:
         for column in columns:
-            # The two zeros are one key for every server and engine.
+            # Every server and engine takes -0.0 and 0.0 as the same key.
             _mix(hashes, arrays[column.name], column, one_zero=as_key or column.form.one_zero)
         loops.finish(hashes)
         return hashes
@@ -158,7 +161,7 @@ def _mix(hashes: np.ndarray, array: pa.Array, column: ComparedColumn, *, one_zer
         words, width = _words(cast, form, one_zero=one_zero)
         loops.mix_words(hashes, words, width, valid, column.salt)
     if invalid is not None:
-        # Invalid values are hashed as text, in addition to the NULL that replaces them.
+        # An invalid value is a NULL in the column, and in addition hashed as text.
         texts = array.filter(pa.array(invalid)).cast(pa.large_string(), safe=False)
         part = hashes[invalid]
         _mix_bytes(part, texts.cast(pa.large_binary()), _NO_NULLS, ~column.salt & 0xFFFFFFFFFFFFFF)
@@ -200,7 +203,7 @@ def _turned(array: pa.Array, form: CanonicalForm, wanted: pa.DataType) -> pa.Arr
 
 
 def _short_duration(array: pa.Array) -> pa.Array:
-    """Without zeros at the end of the fraction, as some targets write six digits always."""
+    """Return durations without zeros at the end of the fraction, because some targets always write six digits."""
     shorter = pc.replace_substring_regex(array, r"(\.[0-9]*?)0+$", r"\1")
     return pc.replace_substring_regex(shorter, r"\.$", "")
 

@@ -1,4 +1,4 @@
-"""The rows that a changelog adds up to: of each key the last change, unless that took the row away. Pure."""
+"""The rows that result from a changelog: the last change of each key, unless it deletes the row. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ EMPTIED = SYMBOLS[RowKind.TRUNCATE]
 
 @dataclass(slots=True)
 class Fold:
-    """Changes by the hashes of their keys, in any order; 25 bytes of memory each."""
+    """Collects changes by the hashes of their keys, in any order; each takes 25 bytes of memory."""
 
     _keys: list[np.ndarray] = field(default_factory=list)
     _rows: list[np.ndarray] = field(default_factory=list)
     _orders: list[np.ndarray] = field(default_factory=list)
     _there: list[np.ndarray] = field(default_factory=list)
-    #: The last time that the table was emptied.
+    #: The order of the last change that emptied the table.
     _emptied: int = -1
 
     def add(self, keys: np.ndarray, rows: np.ndarray, kinds: pa.Array, orders: pa.Array) -> None:
-        """A batch: hashes of keys and of rows (uint64), and the columns `KIND` and `ORDER`."""
+        """Add a batch: hashes of keys and of rows (uint64), and the columns `KIND` and `ORDER`."""
         numbers = orders.cast(pa.int64()).to_numpy(zero_copy_only=False)
         emptied = pc.equal(kinds, EMPTIED).to_numpy(zero_copy_only=False)
         if emptied.any():
@@ -44,7 +44,7 @@ class Fold:
         self._there.append(pc.is_in(kinds, pa.array(_THERE)).to_numpy(zero_copy_only=False)[kept])
 
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hashes of the keys that have a row, and of these rows."""
+        """Return the hashes of the keys that have a row, and of these rows."""
         if not self._keys:
             return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
         keys, rows, orders, there = map(np.concatenate, (self._keys, self._rows, self._orders, self._there))

@@ -1,4 +1,5 @@
-"""The columns in which rows differ that both sides have, for people; and a column of the target that has their values.
+"""Finds the columns in which rows differ that both sides have, for people; and a column of the target that has their
+values.
 
 A comparison knows rows by one hash each, so both sides are read once more for some of the keys that differ
 (`KEYS_MAX`), column by column. Used by `raycdc.verify.table`, only where rows differ.
@@ -15,7 +16,7 @@ import pyarrow as pa
 from raycdc.verify.canonical import Compared, ComparedColumn
 from raycdc.verify.changelog import EMPTIED, Fold
 
-#: Columns are compared for this many keys: enough to find a column that differs in few of them.
+#: The maximum number of keys whose columns are compared: enough to find a column that differs in few of them.
 KEYS_MAX = 10_000
 
 
@@ -44,14 +45,16 @@ class SideByColumns:
 
     @property
     def is_complete(self) -> bool:
-        """Return True if each key was seen; for changes more may always follow."""
+        """Return True if each key was seen. For changes it is False, because more may always follow."""
         return not self._folds and self._seen >= len(self.wanted)
 
     def add(
         self, key: Mapping[str, pa.Array], values: Mapping[str, pa.Array], changes: tuple[pa.Array, pa.Array] | None
     ) -> None:
-        """A batch: the columns of the compared `key`, all `values` by their names here, and of changes their kind and
-        order.
+        """Add a batch.
+
+        `key` are the columns of the compared key, `values` all columns by their names on this side, and `changes` the
+        kind and order of changes.
         """
         rows = len(next(iter(key.values())))
         keys = self.compared.key_hashes(key, rows)
@@ -76,7 +79,7 @@ class SideByColumns:
             fold.add(keys[chosen], of_column, changes[0].filter(mask), changes[1].filter(mask))
 
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """The keys, ascending, and a line of hashes for each column."""
+        """Return the keys, ascending, and an array of hashes for each column."""
         if self._folds:
             found = [fold.rows() for fold in self._folds]
             return found[0][0], np.stack([hashes for _, hashes in found])

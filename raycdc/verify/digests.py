@@ -17,19 +17,22 @@ import numpy as np
 
 from raycdc.verify import hash_loops as loops
 
-#: The memory of each side, before it uses files.
+#: The maximum memory of each side; beyond it, files are used.
 MEMORY_BYTES_MAX = 512 << 20
-#: Ranges of key hashes, as a power of two.
+#: The number of ranges of key hashes, as a power of two.
 _RANGE_BITS = 12
 _SHIFT = 64 - _RANGE_BITS
-#: Files of one side, as a power of two: of a thousand million rows each has 250 MB.
+#: The number of files of one side, as a power of two: with a thousand million rows each file has 250 MB.
 _PART_BITS = 6
 _ROW_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """The number of rows, and the sum of their hashes mod 2^128, in two halves; independent of their order."""
+    """The number of rows, and the sum of their hashes mod 2^128, in two halves.
+
+    Does not depend on the order of rows.
+    """
 
     rows: int
     first: int
@@ -41,7 +44,7 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """The key hashes (uint64) of keys that differ, by how."""
+    """The hashes (uint64) of the keys that differ, by the kind of difference."""
 
     missing: np.ndarray
     extra: np.ndarray
@@ -52,18 +55,18 @@ class Differing:
         return len(self.missing) + len(self.extra) + len(self.changed)
 
     def without(self, keys: np.ndarray) -> Differing:
-        """Return the keys without those of `keys`."""
+        """Return the differing keys except `keys`."""
         kept = (part[~np.isin(part, keys)] for part in (self.missing, self.extra, self.changed))
         return Differing(*kept)
 
     def keys(self) -> np.ndarray:
-        """All of them."""
+        """Return the hashes of all differing keys."""
         return np.concatenate([self.missing, self.extra, self.changed])
 
 
 @dataclass(slots=True)
 class Digests:
-    """See the module's docstring. A context manager: its end deletes the files."""
+    """The hashes of one side; see the module's docstring. A context manager that deletes the files at its end."""
 
     memory_bytes_max: int = MEMORY_BYTES_MAX
     _counts: np.ndarray = field(default_factory=lambda: np.zeros(1 << _RANGE_BITS, np.uint64))
@@ -84,7 +87,10 @@ class Digests:
             self._folder = None
 
     def add(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Rows by the hashes of their keys, and of themselves; both uint64, contiguous, and not changed afterwards."""
+        """Add rows by the hashes of their keys and of themselves.
+
+        Both are uint64 arrays, contiguous, and not changed afterwards.
+        """
         loops.sums(keys, rows, self._counts, self._first, self._second, _SHIFT)
         self._kept.append(np.stack([keys, rows]))
         self._kept_bytes += _ROW_BYTES * len(keys)
@@ -98,7 +104,7 @@ class Digests:
         return Checksum(*sums)
 
     def keys(self) -> np.ndarray:
-        """The hashes of all keys, ascending: 8 bytes of memory a row."""
+        """Return the hashes of all keys, ascending: 8 bytes of memory a row."""
         everything = np.ones(1 << _RANGE_BITS, np.bool_)
         return np.concatenate([part[0] for part in self._parts(everything)])
 
@@ -113,7 +119,7 @@ class Digests:
         return Differing(*(keys[kinds == kind] for kind in (loops.MISSING, loops.EXTRA, loops.CHANGED)))
 
     def _parts(self, ranges: np.ndarray) -> Iterator[np.ndarray]:
-        """The hashes in the named ranges, in parts of which each has its share of all key hashes."""
+        """Yield the hashes in the given ranges, in parts; each part has a contiguous range of key hashes."""
         if self._folder is not None:
             self._spill()
         for part in range(1 << _PART_BITS):
@@ -151,7 +157,7 @@ def _within(data: np.ndarray, ranges: np.ndarray) -> np.ndarray:
 
 
 def _sorted(data: np.ndarray) -> np.ndarray:
-    """By key hash."""
+    """Return both arrays, sorted by key hash."""
     ordered: np.ndarray = data[:, np.argsort(data[0])]
     return ordered
 

@@ -1,7 +1,7 @@
 """Computes a row's Spark columns and filters again, in verify's own session.
 
-The session is started at the first expression, with the functions that transforms name. The run's results are not used:
-each batch of the source goes to Spark and comes back, row for row.
+The session is started for the first expression, with the functions of the transforms. The results of the run are not
+used: each batch of the source is sent to Spark and returned, row by row.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from raycdc.verify.targets.api import NotComparedError
 _MASTER = "local[2]"
 _ROW = "_row"
 _KEEP = "_keep"
-#: Metadata that differ from change to change: a column that is computed of one has no value that could be asked again.
+#: Metadata that differ from change to change. A column that is computed of one has no value that could be compared.
 _VARYING = re.compile("|".join(rf"\b{name}\b" for name in META_COLUMNS if name not in CONSTANT_META), re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedRows:
-    """Values of one batch: by the columns' names, and which rows pass the filter (None: all)."""
+    """Computed values of one batch, by the columns' names, and a mask of the rows that pass the filter (None: all)."""
 
     columns: Mapping[str, pa.Array]
     passing: np.ndarray | None
 
 
 class Expressions:
-    """A `TransformResolver`, and the values of the resolved expressions.
+    """A `TransformResolver` that also returns the values of the resolved expressions.
 
     Used by one thread at a time; `close` ends Spark.
     """
@@ -62,9 +62,9 @@ class Expressions:
             self._scratch.cleanup()
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
-        """As a run resolves it. Starts Spark (some 5 s) for the first transform that needs it.
+        """Resolve a transform like a run.
 
-        Raises `ConfigError` if that cannot start.
+        Starts Spark (some 5 s) for the first transform that needs it. Raises `ConfigError` if Spark cannot start.
         """
         if is_plain(transform):
             return self._plain.resolve(table, transform, schema, key_path)
@@ -81,9 +81,9 @@ class Expressions:
         return SparkResolver(TransformSession(lambda: self._session, self._transforms))
 
     def rows(self, resolved: ResolvedTransform, batch: pa.RecordBatch) -> ComputedRows:
-        """The columns that `resolved` computes of a batch of its source's rows.
+        """Return the columns that `resolved` computes of a batch of its source's rows.
 
-        Raises `NotComparedError` if an expression fails on one; its text has no value of a row.
+        Raises `NotComparedError` if an expression fails for a row; the text contains no value of the row.
         """
         columns = computable(resolved)
         keep = resolved.transform.filter
@@ -98,7 +98,7 @@ class Expressions:
         ddl = TableSchema(tuple(Column(name, kind) for name, kind in kinds.items())).spark_ddl()
         ddl = ", ".join(part for part in (ddl, f"`{_ROW}` bigint") if part)
         wanted = [*(column.sql for column in columns), *([f"coalesce(({keep}), false)"] if keep else []), _ROW]
-        # By number: two expressions may have one name at first.
+        # The columns are found by their numbers, because two expressions may have the same name here.
         names = [*(f"c{number}" for number in range(len(columns))), *([_KEEP] if keep else []), _ROW]
         try:
             with quiet_errors():
@@ -106,7 +106,7 @@ class Expressions:
         except Exception as cause:
             if not type(cause).__module__.startswith(("pyspark.", "py4j.")):
                 raise
-            # Without the cause, whose text quotes the value.
+            # The cause is left out, because its text quotes the value.
             raise NotComparedError(
                 f"an expression of its transform fails on a row of the source ({type(cause).__name__})"
             ) from None
@@ -119,12 +119,12 @@ class Expressions:
 
 
 def computable(resolved: ResolvedTransform) -> Sequence[ResolvedColumn]:
-    """The computed columns that have one value whenever they are computed."""
+    """Return the computed columns that have the same value each time they are computed."""
     return [column for column in resolved.computed if not _VARYING.search(column.sql)]
 
 
 def _inputs(resolved: ResolvedTransform) -> dict[str, LogicalType]:
-    """The columns that expressions use, by name."""
+    """Return the columns that expressions use, by name."""
     uses = resolved.uses
     used = {column.name: column.type for column in resolved.source.columns if column.name.casefold() in uses.columns}
     meta = {name: META_LOGICAL[name] for name in CONSTANT_META if name in uses.meta | uses.filter_meta}

@@ -24,7 +24,7 @@ POLL_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CommittedState:
-    """The target has all changes up to the place of `stream`, as `record` says."""
+    """The state as of a commit. The target has all changes up to the position of `stream`, according to `record`."""
 
     record: CommitRecord
     stream: StreamState
@@ -39,7 +39,10 @@ class CommittedState:
         return self.stream.ordinal
 
     def document(self, table: TableId) -> SchemaDocument:
-        """The table's schema document there. Raises `NotComparedError` if its rows are not followed there."""
+        """Return the table's schema document at this position.
+
+        Raises `NotComparedError` if its rows are not followed there.
+        """
         for name, entry in self.record.parked.items():
             if str(table) in entry.sources:
                 raise NotComparedError(f"its target {name} is parked: {entry.text}")
@@ -67,14 +70,14 @@ class CommittedState:
                 return ""
 
     def split(self, table: TableId) -> StreamSplit:
-        """The log from here on, as if the table were the only one."""
+        """Return a split of the log from this position on that has only this table."""
         stream = self.stream.only([table])
         state = StreamState(stream.position, stream.ordinal, stream.followed, notes=stream.notes)
         return StreamSplit.of(state, self.documents)
 
 
 class PipelineState:
-    """See the module's docstring."""
+    """Reads the commits of one state; see the module's docstring."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
@@ -83,9 +86,9 @@ class PipelineState:
         self._newest: CommittedState | None = None
 
     def held(self) -> CommittedState:
-        """As of the newest commit.
+        """Return the state as of the newest commit.
 
-        Raises `StateError` if nothing was committed yet, or the source keeps no log's state.
+        Raises `StateError` if nothing was committed yet, or if the source has no log.
         """
         for _ in range(3):
             record = self.store.last_commit()
@@ -96,7 +99,7 @@ class PipelineState:
             try:
                 manifest = self.store.manifest(record.epoch)
             except StateError:
-                continue  # Enough epochs were committed meanwhile that it was pruned.
+                continue  # The manifest was pruned, because several epochs were committed meanwhile.
             self._newest = self._held(record, manifest)
             return self._newest
         raise StateError(f"{self.store.location} has no manifest of its newest commit. Is another process changing it?")

@@ -1,11 +1,10 @@
-"""What a comparison found, as values; `to_json` is what ``raycdc verify --json`` prints, a line per table.
+"""The results of a comparison, as values; ``raycdc verify --json`` prints `to_json`, a line per table.
 
-No value of a row is in them unless keys were asked for.
+They contain no value of a row unless keys were requested.
 
-The keys that differ: as people read them, and as a backfill takes them.
-
-A backfill reads them again, and deletes those that the source has not. Sides are read once more for them, because a
-comparison knows keys by their hashes. Used by `raycdc.verify.table`.
+Differing keys are collected as texts for people, and as lists for a backfill, which reads them again and deletes those
+that the source lacks. Both sides are read once more for that, because a comparison knows keys only by their hashes.
+Used by `raycdc.verify.table`.
 """
 
 from __future__ import annotations
@@ -32,23 +31,25 @@ RESULT_VERSION = 1
 class ComparisonVerdict(StrEnum):
     """The result of a table's comparison."""
 
-    #: Every row is the same on both sides.
+    #: Every row is equal on both sides.
     EQUAL = "equal"
-    #: At least one row differs that was the same all the time.
+    #: At least one row differs that did not change meanwhile.
     DIFFERENT = "different"
     #: No row is known to differ, but some changed during each comparison, or are not written yet.
     UNSETTLED = "unsettled"
-    #: It was not compared, for a reason.
+    #: The table was not compared, for a reason.
     NOT_COMPARED = "not compared"
-    #: It was not compared because the pipeline does not follow it any more, as a user decided.
+    #: The table was not compared because the pipeline does not follow it any more, as a user decided.
     LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """Keys by what is known of them. `missing` are not in the target, `extra` not at the source; `changed` are in both
-    with other values. `kept_changing` differed in each round, and changed in each; `behind` differ because the pipeline
-    has not written their last changes.
+    """The numbers of differing keys.
+
+    `missing` are not in the target, `extra` not in the source; `changed` are in both with other values. `kept_changing`
+    differed in each round, and changed in each; `behind` differ because the pipeline has not written their last
+    changes.
     """
 
     missing: int = 0
@@ -64,7 +65,7 @@ class KeyCounts:
 
 @dataclass(frozen=True, slots=True)
 class SideCounts:
-    """One side's rows as they were first read."""
+    """The number and size of one side's rows in the first round."""
 
     rows: int
     checksum: str
@@ -75,7 +76,7 @@ class SideCounts:
 
 
 class KeysJson(TypedDict):
-    """Keys that differ, as they are printed when they were asked for."""
+    """The differing keys, if they were requested."""
 
     missing: list[str]
     extra: list[str]
@@ -111,7 +112,7 @@ class TableJson(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ShownKeys:
-    """Some of the keys that differ, as text."""
+    """Some of the differing keys, as text."""
 
     missing: Sequence[str] = ()
     extra: Sequence[str] = ()
@@ -120,8 +121,9 @@ class ShownKeys:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonReport:
-    """How a table was compared: in how many `ranges` of the source and `rounds`, and what was found. `sample` is the
-    share of the ranges that were read.
+    """The result of a comparison, in `ranges` of the source and `rounds`.
+
+    `sample` is the fraction of the ranges that were read.
     """
 
     source: SideCounts
@@ -132,19 +134,21 @@ class ComparisonReport:
     seconds: float
     keys: ShownKeys | None = None
     sample: float = 1.0
-    #: Lists of the keys that differ (`raycdc.source.snapshot.rereading.backfill_keys`), where they were asked for and
-    #: can be named.
+    #: Lists of the differing keys (`raycdc.source.snapshot.rereading.backfill_keys`), if they were requested and can be
+    #: named.
     repair: tuple[str, ...] = ()
-    #: Of reading both sides, in each round.
+    #: The seconds of reading both sides, in each round.
     round_seconds: tuple[float, ...] = ()
-    #: In which rows differ that both sides have, as far as that was looked at.
+    #: The columns in which rows differ that both sides have, as far as that was examined.
     columns: tuple[DifferingColumn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """`reason` is empty unless the table was not compared; `notes` are for people. `is_left_out`: it is not followed
-    any more.
+    """The result of a table.
+
+    `reason` is empty unless the table was not compared; `notes` are for people. `is_left_out` means that the pipeline
+    does not follow the table any more.
     """
 
     table: str
@@ -156,7 +160,10 @@ class TableResult:
 
     @classmethod
     def refused(cls, table: str, target: str, *, why: str, notes: Sequence[str] = ()) -> TableResult:
-        """A table that was not compared. `why` may be a sentence already, as the reason of a parked table is."""
+        """Return the result for a table that was not compared.
+
+        `why` may already be a sentence, like the reason of a parked table.
+        """
         return cls(table, target, reason=f"{why.rstrip('.')}.", notes=tuple(dict.fromkeys(notes)))
 
     @property
@@ -199,12 +206,13 @@ class TableResult:
         )
 
 
-#: Beyond so many keys a table is read again as a whole: they are in the state, and each is looked up by itself.
+#: With more keys than this a table is resnapshotted: the keys are stored in the state, and each is looked up
+#: separately.
 KEYS_MAX = 10_000
 
 
 class KeyTexts:
-    """Gathers the keys of `found` as texts."""
+    """Collects the keys of `found` as texts."""
 
     def __init__(self, compared: Compared, found: Differing) -> None:
         self._compared, self._found = compared, found
@@ -212,7 +220,7 @@ class KeyTexts:
         self._texts: dict[int, str] = {}
 
     def observe(self, columns: Mapping[str, pa.Array], rows: int) -> None:
-        """Rows of either side, by the names of the compared columns."""
+        """Collect keys of rows of either side; `columns` are by the names of the compared columns."""
         keys = self._compared.key_hashes(columns, rows)
         for index in np.flatnonzero(np.isin(keys, self._wanted)):
             values = [str(python_value(columns[part.name][int(index)])) for part in self._compared.key]
@@ -223,15 +231,16 @@ class KeyTexts:
         return len(self._texts) == len(np.unique(self._wanted))
 
     def shown(self, most: int) -> ShownKeys:
-        """The first of each kind."""
+        """Return the first keys of each kind."""
         kinds = (self._found.missing, self._found.extra, self._found.changed)
         lists = (sorted(self._texts[int(key)] for key in kind if int(key) in self._texts) for kind in kinds)
         return ShownKeys(*(each[:most] for each in lists))
 
 
 class KeysToRepair:
-    """Gathers the keys with the hashes `wanted` (ascending). `source_key` says which column of the source each part of
-    the compared key is.
+    """Collects the keys with the hashes `wanted` (ascending).
+
+    `source_key` has the source's column of each part of the compared key.
     """
 
     def __init__(
@@ -244,8 +253,9 @@ class KeysToRepair:
         self._seen: set[int] = set()
 
     def observe(self, columns: Mapping[str, pa.Array], rows: int) -> None:
-        """Rows of either side, by the names of the compared columns. `ArrowException` for a key that no row of the
-        source can have.
+        """Collect keys of rows of either side; `columns` are by the names of the compared columns.
+
+        Raises `ArrowException` for a key that no row of the source can have.
         """
         hashes = self._compared.key_hashes(columns, rows)
         places = [index for index in np.flatnonzero(np.isin(hashes, self._wanted)) if self._is_new(int(hashes[index]))]
@@ -260,7 +270,7 @@ class KeysToRepair:
         return len(self._seen) == len(np.unique(self._wanted))
 
     def lists(self) -> tuple[str, ...]:
-        """All of them, in lists (`lists_of_keys`); none where a key was on neither side any more."""
+        """Return all collected keys, in lists (`lists_of_keys`); none if a key was on neither side any more."""
         if not self.is_complete:
             return ()
         return lists_of_keys(pa.concat_tables(self._found))

@@ -42,9 +42,9 @@ from raycdc.verify.expressions import Expressions, computable
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """Rows of `table` as its target has them: masked by `masking`, and by what `transform` chooses, renames, filters
-    and computes (by `expressions`).
+    """Makes the target's rows of those of the source's `table`.
 
+    They are masked by `masking`; `transform` chooses, renames, filters and computes columns (with `expressions`).
     `schema` is that of the result.
     """
 
@@ -55,13 +55,15 @@ class RowMaker:
     transform: ResolvedTransform | None = None
 
     def columns(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
-        """The target's columns by name, of a batch of the source's, also of rows that a filter leaves out. Values that
-        differ from change to change are not among them. Raises `NotComparedError`.
+        """Return the target's columns by name, for all rows of a batch of the source, also those that a filter leaves
+        out.
+
+        Columns whose values differ from change to change are left out. Raises `NotComparedError`.
         """
         return self._made(batch)[0]
 
     def rows(self, batch: pa.RecordBatch) -> tuple[Mapping[str, pa.Array], int]:
-        """As `columns`, of the rows that the target has, and how many these are."""
+        """Return the target's columns for the rows that the target has, and the number of these rows."""
         columns, passing = self._made(batch)
         if passing is None:
             return columns, batch.num_rows
@@ -92,7 +94,7 @@ class RowMaker:
 
     @property
     def names(self) -> Sequence[str]:
-        """The columns that `columns` gives."""
+        """Return the names of the columns that `columns` returns."""
         if self.transform is None:
             return [column.name for column in self.schema.columns]
         computed = {column.name for column in computable(self.transform)}
@@ -106,7 +108,7 @@ class RowMaker:
 
 @dataclass(slots=True)
 class ReadUpTo:
-    """No row that was read is behind `ordinal`; they came in so many `ranges`."""
+    """How far rows were read: no row was read after `ordinal`; `ranges` is the number of ranges."""
 
     ordinal: int = 0
     ranges: int = 0
@@ -114,7 +116,7 @@ class ReadUpTo:
 
 @dataclass(frozen=True, slots=True)
 class SourceTableRows:
-    """A table at the source: `document` describes it as the state has it at the place where it is compared."""
+    """A table of the source. `document` describes it as the state does at the position of the comparison."""
 
     source: IncrementalSource[Any]
     table: TableId
@@ -122,7 +124,7 @@ class SourceTableRows:
     maker: RowMaker
 
     def splits(self) -> Iterator[SnapshotSplit]:
-        """Ranges of the table's chunk key that cover it exactly once. Blocks."""
+        """Yield ranges of the table's chunk key that together cover it exactly once. Blocks."""
         planner = self.source.planner(self.table, self.document)
         if planner is None:
             yield SnapshotSplit(self.table, 0, None, None, None, includes_null=True)
@@ -137,10 +139,10 @@ class SourceTableRows:
     def batches(
         self, position: Position, up_to: ReadUpTo, ranges: Iterable[SnapshotSplit] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of these `ranges` (None: all rows) as the source has them, each range not before everything up to
-        `position` is visible. `up_to` says at the end how far that was.
+        """Yield the rows of these `ranges` (None: all rows), each range after everything up to `position` is visible in
+        it.
 
-        Raises `TableChangedError` where the table is not as described (any more).
+        `up_to` is set at the end. Raises `TableChangedError` if the table differs from its description.
         """
         with closing(self.source.chunk_reader()) as reader:
             for split in self.splits() if ranges is None else ranges:
@@ -151,10 +153,11 @@ class SourceTableRows:
                 up_to.ranges += 1
 
 
-#: Where more keys are looked at again both sides are read whole: their values are in memory, and in statements.
+#: If more keys are compared again, both sides are read completely, because the values are in memory and in statements.
 KEYS_MAX = 50_000
 
-#: Forms of keys whose values every server finds by a literal. Floats have none; moments depend on the session.
+#: The forms of keys whose values every server finds by a literal. Floats have no exact literals; moments depend on the
+#: session.
 _ASKED = (Family.WHOLE, Family.DECIMAL, Family.DAY, Family.TEXT, Family.BYTES)
 
 
@@ -162,8 +165,9 @@ _ASKED = (Family.WHOLE, Family.DECIMAL, Family.DAY, Family.TEXT, Family.BYTES)
 class SomeRows:
     """The rows with the key hashes `hashes` (uint64, ascending).
 
-    `lists` of keys (`raycdc.source.snapshot.rereading.backfill_keys`) ask the source for them; empty: it is read whole.
-    `values` are those that the columns of the compared key have, by name; a column that is not there may have any.
+    `lists` of keys (`raycdc.source.snapshot.rereading.backfill_keys`) request them from the source; without lists it is
+    read completely. `values` has the values of the columns of the compared key, by name; a column without an entry may
+    have any value.
     """
 
     hashes: np.ndarray
@@ -172,27 +176,28 @@ class SomeRows:
 
     @property
     def is_narrow(self) -> bool:
-        """Return True if a side is not read whole."""
+        """Return True if at least one side is not read completely."""
         return bool(self.lists or self.values)
 
     def whole(self) -> SomeRows:
-        """The same rows, for which both sides are read whole."""
+        """Return the same rows, for which both sides are read completely."""
         return replace(self, lists=(), values={})
 
     def wanted(self) -> WantedOnce:
-        """Which rows of a source that is asked for them count."""
+        """Return the filter that decides which rows of the source count."""
         return WantedOnce(self.hashes, once=len(self.lists) > 1)
 
     def splits(self, table: TableId) -> Iterator[SnapshotSplit]:
-        """Of the source, with a list of keys each."""
+        """Yield splits of the source, with a list of keys each."""
         for number, keys in enumerate(self.lists):
             yield SnapshotSplit(table, number, None, None, None, includes_null=True, again=BackfillRows("", keys=keys))
 
 
 class WantedOnce:
-    """Rows of the keys with these hashes; each key `once` where it is the source's own, and asked for by several lists:
-    a server whose texts are equal in upper and lower case gives a row to every list that has its key in some spelling,
-    while the target is asked for all of them together.
+    """Selects the rows of the keys with these hashes.
+
+    With `once`, each key is selected only once. A server that compares texts without case returns a row for every list
+    that has its key in some spelling, while the target is asked for all lists together.
     """
 
     def __init__(self, hashes: np.ndarray, *, once: bool) -> None:
@@ -201,7 +206,7 @@ class WantedOnce:
         self._left = np.ones(len(hashes), np.bool_)
 
     def among(self, hashes: np.ndarray) -> np.ndarray:
-        """Which of the rows with these key hashes (uint64) count: a mask."""
+        """Return a mask of the rows with these key hashes (uint64) that are selected."""
         places = np.searchsorted(self._hashes, hashes)
         found = places < len(self._hashes)
         found[found] = self._hashes[places[found]] == hashes[found]
@@ -215,8 +220,8 @@ class WantedOnce:
 class NamedKeys:
     """The values of keys that the log names, by their hashes; at most `KEYS_MAX` of them, or none.
 
-    `asked_by` are the columns of the source's own key, in the order of the compared key, if that is made of them as
-    they are. Used by one thread.
+    `asked_by` are the columns of the source's own key, in the order of the compared key, if that consists of them
+    unchanged. Used by one thread.
     """
 
     def __init__(self, compared: Compared, schema: TableSchema, asked_by: Sequence[str]) -> None:
@@ -232,8 +237,9 @@ class NamedKeys:
     def observe(
         self, wanted: np.ndarray, hashes: np.ndarray, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]
     ) -> None:
-        """Rows of the log with the key hashes `hashes`: as the source has them, and as the target has their columns.
-        Those in `wanted` are kept.
+        """Store the keys of rows of the log that are in `wanted`.
+
+        `hashes` are the rows' key hashes, `batch` the rows of the source, and `columns` those of the target.
         """
         if self._too_many:
             return
@@ -254,7 +260,10 @@ class NamedKeys:
         self._made.append(pa.Table.from_arrays(made, names=[column.name for column in keys]))
 
     def rows(self, hashes: np.ndarray) -> SomeRows:
-        """The rows with these key hashes (ascending); those of keys that were not seen are read with all others."""
+        """Return the rows with these key hashes (ascending).
+
+        If a key was not stored, both sides are read completely.
+        """
         everything = SomeRows(hashes)
         if self._too_many or not len(hashes) or not np.isin(hashes, self._hashes).all():
             return everything
@@ -278,9 +287,9 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _askable(array: pa.ChunkedArray, column: ComparedColumn) -> pa.Array | None:
-    """The distinct values, ascending, as int64, decimal128(38, 0) or string.
+    """Return the distinct values, ascending, as int64, decimal128(38, 0) or string.
 
-    None if values that are compared as equal may be unequal for who finds them.
+    Returns None if a server may not find values that the comparison takes as equal.
     """
     form, kind = column.form, array.type
     if array.null_count:
@@ -297,26 +306,28 @@ def _askable(array: pa.ChunkedArray, column: ComparedColumn) -> pa.Array | None:
     return values.take(pc.sort_indices(values))
 
 
-#: The log's end was asked for, so it is there: a log that does not come to it is told as such.
+#: Seconds within which the log must reach its end, which existed when it was requested.
 REACHED_WITHIN_S = 120.0
 
 
 class LogSaysMoreError(Exception):
-    """The log has a change of the table itself (its columns, all of its rows), so keys alone do not tell."""
+    """Raised if the log has a change of the table itself (its columns, all of its rows), so that keys do
+    not suffice.
+    """
 
 
 @dataclass(slots=True)
 class LogChanges:
-    """The changes of one table, whose rows `maker` makes the target's, from the place of `split` on.
+    """The changes of one table from the position of `split` on; `maker` converts its rows to those of the target.
 
-    A context manager; the log is opened when it is first asked.
+    A context manager; the log is opened at the first request.
     """
 
     source: IncrementalSource[Any]
     split: StreamSplit
     maker: RowMaker
     compared: Compared
-    #: Keeps the values of the keys that are asked about.
+    #: Stores the values of the keys that are asked about.
     named: NamedKeys
     _log: BlockingLog | None = None
     _keys: list[np.ndarray] = field(default_factory=list)
@@ -333,10 +344,11 @@ class LogChanges:
             self._log.close()
 
     def after(self, low: int, high: int, asked: np.ndarray) -> np.ndarray:
-        """Hashes of the keys that changed behind the ordinal `low`; the log is read to `high` first. Blocks.
+        """Return the hashes of the keys that changed after the ordinal `low`; the log is read up to `high` first.
+        Blocks.
 
-        `asked` are hashes of the keys that somebody wants to know it of: of those only that were asked about before.
-        Raises `LogSaysMoreError`, and what reading a log raises (`LogLostError` among it).
+        `asked` are hashes of the keys of interest; of these only keys that were in `asked` before are examined. Raises
+        `LogSaysMoreError`, and the errors of reading a log, such as `LogLostError`.
         """
         self._read_to(high, asked)
         if not self._keys:

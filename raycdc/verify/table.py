@@ -1,4 +1,4 @@
-"""One table compared, in rounds; the package's docstring has the argument."""
+"""Compares one table, in rounds; the package's docstring explains why the result is exact."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Result = TypeVar("Result")
 ROUNDS_MAX = 6
 #: The number of attempts for a table whose columns change while it is read.
 ATTEMPTS_MAX = 3
-#: Columns of the target alone among which values are looked for that another one lacks.
+#: The maximum number of columns of the target alone that are searched for the values of another column.
 EXAMPLES_MAX = 8
-#: Keys of each kind that are shown.
+#: The maximum number of keys of each kind that are shown.
 KEYS_SHOWN_MAX = 20
 
 
@@ -48,47 +48,48 @@ class Sides:
     target: TargetTable
     compared: Compared
     names: Mapping[str, str]
-    #: Rows of the target that count: all, but those that were deleted softly.
+    #: Selects the rows of the target that count: all except those that were deleted softly.
     counts: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch
-    #: Further columns of the target that `counts` looks at.
+    #: Further columns of the target that `counts` needs.
     counted_by: tuple[str, ...] = ()
-    #: The target's rows are changes, of which each key's last one counts.
+    #: True if the target's rows are changes, of which only the last one of each key counts.
     is_changelog: bool = False
-    #: The source's column of each part of the compared key; empty if a key of the target names no row of the source.
+    #: The source's column of each part of the compared key; empty if a key of the target does not identify a row of the
+    #: source.
     source_key: Mapping[str, str] = field(default_factory=dict)
-    #: A row of the source may be none of the target.
+    #: True if the target may lack rows of the source.
     leaves_rows_out: bool = False
 
     def wanted(self, only: SomeRows | None) -> RowFilter | None:
-        """The same rows, as the target is asked for them; None: all."""
+        """Return the filter for the same rows of the target; None: all rows."""
         if only is None or not only.values:
             return None
         return RowFilter({self.names[name]: values for name, values in only.values.items()}, self.is_changelog)
 
     def target_columns(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
-        """A batch of the target by the names of the compared columns."""
+        """Return the columns of a batch of the target, by the names of the compared columns."""
         return {name: batch.column(theirs) for name, theirs in self.names.items()}
 
 
 @dataclass(slots=True)
 class Reading:
-    """How far both sides were read, for people; each number is written by one thread."""
+    """The progress of reading both sides, for people. Each number is written by one thread."""
 
     source_rows: int = 0
     target_rows: int = 0
     round: int = 1
-    #: Keys that a later round looks at.
+    #: The number of keys that a later round compares.
     keys: int = 0
-    #: Beside reading rows, as a verb and what follows.
+    #: The activity while no rows are read, as a verb with its object.
     doing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonTimeouts:
-    """How patiently a table is compared: `wait_s` for a commit behind what was read. `stopped` ends all waits.
+    """The limits of a comparison. `wait_s` is the wait for a commit after what was read; `stopped` ends all waits.
 
-    `sample` is the share of the source's ranges that are read. Below 1 rows too many in the target are not looked for,
-    because only the ranges that are not read say whether the source has them.
+    `sample` is the fraction of the source's ranges that are read. If it is below 1, extra rows of the target are not
+    searched, because the source may have them in ranges that are not read.
     """
 
     wait_s: float = 60.0
@@ -99,12 +100,12 @@ class ComparisonTimeouts:
 
 
 class _EndedError(Exception):
-    """Nobody waits for the rest of this side."""
+    """Raised if the rest of this side is not needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Both sides as one round read them: `differing` keys, and the ordinal behind which neither side has anything."""
+    """The result of one round: the `differing` keys, and the ordinal after which neither side has changes."""
 
     source: Checksum
     target: Checksum
@@ -114,7 +115,7 @@ class _Round:
 
 
 class TableComparison:
-    """Compares one table; `open_sides` makes both sides as of a commit, and may raise `NotComparedError`."""
+    """Compares one table; `open_sides` opens both sides as of a commit, and may raise `NotComparedError`."""
 
     def __init__(
         self,
@@ -127,13 +128,16 @@ class TableComparison:
         self._open_sides = open_sides
         self._terms = terms
         self._reading = reading
-        #: One side failed, so that the other need not be read to its end.
+        #: Set if one side failed, so that the other need not be read to its end.
         self._failed = threading.Event()
-        #: The ranges of a sample: the same in each round, as planning again would give others.
+        #: The ranges of a sample. They are the same in each round, because planning again would give others.
         self._ranges: list[SnapshotSplit] | None = None
 
     def run(self) -> ComparisonReport:
-        """Blocks. Raises `NotComparedError`, and errors of the source, the target and the state."""
+        """Compare the table and return the report. Blocks.
+
+        Raises `NotComparedError`, and errors of the source, the target and the state.
+        """
         why = ""
         for _ in range(ATTEMPTS_MAX):
             held = self._state.held()
@@ -149,7 +153,7 @@ class TableComparison:
                     comparison = self._compared(held, sides, log)
             except (LogSaysMoreError, TableChangedError, TableLockedError) as cause:
                 why = str(cause)
-                # The run has to pass that place before anything can be compared after it.
+                # The run has to pass that position before the comparison can continue after it.
                 self._terms.stopped.wait(1.0)
                 continue
             return replace(comparison, seconds=time.monotonic() - begun, sample=self._terms.sample)
@@ -213,7 +217,7 @@ class TableComparison:
     def _judged(
         self, held: CommittedState, sides: Sides, found: _Round, log: LogChanges
     ) -> tuple[Differing, np.ndarray]:
-        """The differences of a round that are proven, and the keys that are to be looked at again."""
+        """Return the proven differences of a round, and the keys that must be compared again."""
         if not found.differing.count:
             return found.differing, np.zeros(0, np.uint64)
         keys = found.differing.keys()
@@ -226,7 +230,10 @@ class TableComparison:
         return proven, np.unique(keys[np.isin(keys, changed)])
 
     def _later_round(self, held: CommittedState, sides: Sides, only: SomeRows) -> _Round:
-        """As `_round`. A side that cannot be asked for these rows alone is read whole with the other one."""
+        """Compare only these rows in a later round, like `_round`.
+
+        If a side cannot be asked for these rows alone, both sides are read completely.
+        """
         try:
             return self._round(held, sides, only)
         except (TableChangedError, NotComparedError, SinkError):
@@ -236,14 +243,14 @@ class TableComparison:
         return self._round(held, sides, only.whole())
 
     def _round(self, held: CommittedState, sides: Sides, only: SomeRows | None) -> _Round:
-        """Read both sides at the same time: all rows or some."""
+        """Read both sides at the same time, all rows or some, and return their differences."""
         with Digests() as ours, Digests() as theirs, ThreadPoolExecutor(1, "verify-target") as pool:
             if self._ranges is None or only is not None:
                 reading: Future[None] = pool.submit(self._ending_both, self._read_target, sides, theirs, only)
                 try:
                     up_to = self._ending_both(self._read_source, held, sides, ours, only)
                 except _EndedError:
-                    reading.result()  # Raises what ended this side.
+                    reading.result()  # This raises the error of the thread that read this side.
                     raise
                 reading.result()
             else:
@@ -290,21 +297,21 @@ class TableComparison:
     def _target_batches(
         sides: Sides, only: SomeRows | None = None, *, keys_alone: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The target's rows that count: all, or those of `only` and whatever its reader does not skip."""
+        """Yield the target's rows that count: all, or those of `only` and others that its reader does not skip."""
         further = [*sides.counted_by, *((KIND, ORDER) if sides.is_changelog else ())]
         compared = sides.compared.key if keys_alone else sides.compared.columns
         names = dict.fromkeys([*(sides.names[part.name] for part in compared), *further])
         try:
             yield from map(sides.counts, sides.target.batches(list(names), sides.wanted(only)))
         except (OSError, pa.ArrowException) as cause:
-            # A file that is gone or damaged: the other tables have theirs.
+            # A file of the target is missing or damaged, which does not concern the other tables.
             raise NotComparedError(
                 f"its rows cannot be read from the target ({type(cause).__name__}: {cause})"
             ) from cause
 
     @staticmethod
     def _sought(sides: Sides, differing: Differing) -> KeysToRepair | None:
-        """What gathers the keys that differ for a backfill; None if they cannot be named."""
+        """Return the collector of differing keys for a backfill; None if they cannot be named."""
         if not sides.source_key or sides.leaves_rows_out or sides.is_changelog or differing.count > KEYS_MAX:
             return None
         return KeysToRepair(sides.compared, sides.source_key, sides.source.document.schema, np.sort(differing.keys()))
@@ -317,10 +324,11 @@ class TableComparison:
         shown: KeyTexts | None,
         sought: KeysToRepair | None,
     ) -> tuple[ShownKeys | None, tuple[str, ...]]:
-        """The keys that differ, as they are shown and repaired, for which sides are read once more.
+        """Read both sides once more, and return the differing keys as texts and as lists for a repair.
 
-        Keys come from the source wherever it has them, as a backfill compares them with its rows. It is not read to
-        show rows too many alone, and the target not beyond the last of these, and by the columns of its key.
+        Keys that the source has are taken from the source, because a backfill compares them with its rows. The source
+        is not read if only extra rows are shown. Of the target only the columns of its key are read, up to the last
+        extra row.
         """
         looking: list[KeyTexts | KeysToRepair] = [each for each in (shown, sought) if each is not None]
         self._reading.doing = "reads once more, for the keys that differ"
@@ -340,7 +348,7 @@ class TableComparison:
         return None if shown is None else shown.shown(KEYS_SHOWN_MAX), lists
 
     def _columns(self, held: CommittedState, sides: Sides, wanted: np.ndarray) -> list[DifferingColumn]:
-        """The columns in which the rows with these keys differ; none where a side cannot be read once more now."""
+        """Return the columns in which the rows with these keys differ; none if a side cannot be read once more now."""
         if not len(wanted):
             return []
         self._reading.doing = "reads once more, for the columns that differ"
@@ -377,7 +385,7 @@ class TableComparison:
         return differing_columns(ours, theirs)
 
     def _ending_both(self, read: Callable[..., Result], *given: Any) -> Result:
-        """`read` one side; what it raises ends the other side, too."""
+        """Call `read` for one side; an error ends the other side, too."""
         try:
             return read(*given)
         except BaseException:
@@ -390,7 +398,7 @@ class TableComparison:
 
 
 def _sampled(ranges: Iterable[SnapshotSplit], fraction: float) -> list[SnapshotSplit]:
-    """About that share of the ranges, spread over all of them, others each time; never none."""
+    """Return about this fraction of the ranges, at least one, spread over all of them. Each call returns others."""
     every, begin = list(ranges), random.random()  # noqa: S311 - nothing secret
     chosen = [each for number, each in enumerate(every) if (number * fraction + begin) % 1 < fraction]
     return chosen or [random.choice(every)]  # noqa: S311
@@ -401,14 +409,20 @@ def _kinds(differing: Differing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _joined(one: Differing, other: Differing) -> Differing:
-    """Of several rounds. A key is in one of them alone, because only those that are open are looked at again."""
+    """Return the differences of two rounds together.
+
+    No key is in both, because only undecided keys are compared again.
+    """
     return Differing(*(np.concatenate(pair) for pair in zip(_kinds(one), _kinds(other), strict=True)))
 
 
 def _still_usable(
     looking: Sequence[KeyTexts | KeysToRepair], columns: Mapping[str, pa.Array], rows: int
 ) -> list[KeyTexts | KeysToRepair]:
-    """Those that can go on once all have looked at these rows: none of a backfill where a key is none of the source."""
+    """Pass these rows to all collectors, and return those that can continue.
+
+    A collector for a backfill cannot if a key is not one of the source.
+    """
     left = []
     for each in looking:
         try:
@@ -422,7 +436,7 @@ def _still_usable(
 
 
 def _of_keys(sides: Sides, batch: pa.RecordBatch, only: SomeRows) -> pa.RecordBatch:
-    """The target's rows with these keys, and of changes those that say that the table was emptied."""
+    """Return the target's rows with these keys; of changes also those that record that the table was emptied."""
     chosen = np.isin(sides.compared.key_hashes(sides.target_columns(batch), batch.num_rows), only.hashes)
     if sides.is_changelog:
         chosen |= pc.equal(batch.column(KIND), EMPTIED).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""From a configuration to the comparison of its tables, one after the other."""
+"""Compares the tables of a configuration, one after the other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from raycdc.verify.targets.open import open_target
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A table that is about to be compared, and how far it is; `about` is how many rows it may have (0: unknown)."""
+    """The table that is being compared, with its progress. `about` is its estimated number of rows (0: unknown)."""
 
     table: str
     reading: Reading
@@ -43,10 +43,13 @@ class Watched:
 
 
 class Verifier:
-    """See the module's docstring. `on_table` hears of each table before it is compared."""
+    """Compares the tables of one configuration. `on_table` is called with each table before it is compared."""
 
     def __init__(self, config: PipelineConfig, terms: ComparisonTimeouts, on_table: Callable[[Watched], None]) -> None:
-        """Raises `ConfigError` and `StateError` for what no table of the pipeline could be compared with."""
+        """Open the pipeline's state and source.
+
+        Raises `ConfigError` and `StateError` for problems that concern every table.
+        """
         store = CheckpointStore.there(state_of(config), pipeline=config.pipeline.name)
         if store is None:
             raise StateError(f"There is no state in {state_of(config)}: the pipeline has not run yet.")
@@ -68,11 +71,11 @@ class Verifier:
         self._transforms = TransformedTables(transforms, self._expressions, use, config.masked(), self._naming)
 
     def close(self) -> None:
-        """End Spark, where a table needed it."""
+        """End Spark, if a table needed it."""
         self._expressions.close()
 
     def tables(self, names: Sequence[str]) -> list[TableId]:
-        """The tables called `names`, or all that the pipeline has. Raises `ConfigError` for one that it has not."""
+        """Return the tables called `names`, or all tables of the pipeline. Raises `ConfigError` for an unknown one."""
         stream = self._state.held().stream
         known = {str(table): table for table in stream.tables}
         if not names:
@@ -86,14 +89,17 @@ class Verifier:
         return chosen
 
     def compare(self, tables: Sequence[TableId]) -> Iterator[TableResult]:
-        """Each table's result, once it is known. Errors of the source, the target's store or the state end it."""
+        """Yield each table's result when it is known.
+
+        Errors of the source, the target's store or the state end the iteration.
+        """
         for table in tables:
             targets = self._config.router().targets(table)
             for target in targets:
                 yield self._result(table, target)
 
     def source_batches(self, table: TableId) -> Iterator[pa.RecordBatch]:
-        """The source's rows as they are read, of which nothing is made: to measure by."""
+        """Yield the source's rows as they are read, without any processing; for benchmarks."""
         held = self._state.held()
         document = held.document(table)
         schema, resolved = self._transformed(table, document.schema)
@@ -131,7 +137,7 @@ class Verifier:
         return bad_rows(self._state.store, self._state.held().record.epoch).get(str(table), 0)
 
     def _require_alone(self, table: TableId, target: TableId) -> None:
-        """Raise `NotComparedError` if the target has rows that are not the table's."""
+        """Raise `NotComparedError` if the target also has rows of other tables."""
         if not self._source.takes_snapshot:
             raise NotComparedError(
                 "the pipeline began without a snapshot (source.startup), so its targets lack older rows"
@@ -191,7 +197,10 @@ class Verifier:
         notes.append(f"{target} has no column {named}, which the source has (pipeline.schema_change lets that be)")
 
     def _transformed(self, table: TableId, schema: TableSchema) -> tuple[TableSchema, ResolvedTransform | None]:
-        """The columns of the target's rows, and how they are made. Raises `NotComparedError` if nobody can say."""
+        """Return the columns of the target's rows, and how they are made.
+
+        Raises `NotComparedError` if that cannot be known.
+        """
         asked = self._transforms.transforms.of(table)
         if asked is not None and asked.lookups:
             raise NotComparedError("it is joined with a [[lookup]], whose answers change by themselves")
@@ -205,7 +214,10 @@ class Verifier:
 
 
 def _source_key(schema: TableSchema, resolved: ResolvedTransform | None) -> Mapping[str, str]:
-    """The source's column of each part of the target's key; empty if the target's key alone says no row of it."""
+    """Return the source's column of each part of the target's key.
+
+    Empty if the target's key does not identify a row of the source.
+    """
     if resolved is None:
         return {name: name for name in schema.primary_key}
     stored = {column.name: column.stored for column in resolved.columns}
@@ -214,5 +226,5 @@ def _source_key(schema: TableSchema, resolved: ResolvedTransform | None) -> Mapp
 
 
 def _present(batch: pa.RecordBatch, *, deleted: str) -> pa.RecordBatch:
-    """Rows that are not marked as deleted."""
+    """Return the rows that are not marked as deleted."""
     return batch.filter(pc.invert(pc.fill_null(batch.column(deleted), fill_value=False)))

@@ -1,7 +1,5 @@
-"""A user's own pipeline, measured into a target that is thrown away: ``raycdc bench run``.
+"""Measures a user's own pipeline, with a temporary target: ``raycdc bench run``.
 
-| module | has |
-|---|---|
-| `trial` | the configuration of such a run, from the user's, with other settings to try |
-| `measured` | a run for a bounded time or number of rows: what its events say of rows and time |
+A run lasts for a limited time or number of rows. Its configuration is the user's, with a temporary state and target,
+and possibly other settings to try. The figures come from the run's events.
 """

@@ -1,6 +1,6 @@
-"""A run of bounded length, and where its time went, from its own events.
+"""Measures a run of limited length from its own events.
 
-The configuration of a run that is measured: the user's own, with a state and a target that are thrown away.
+The configuration of a measured run is the user's own, with a temporary state and target.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from raycdc.observe.status.stages import WHY, stage_seconds
 from raycdc.pipeline import Pipeline
 
 _KIB = 1024
-#: The stages that events tell of; whether chunks wait for the log's reader, a status alone knows.
+#: The stages that events report; the wait of chunks for the log's reader is only in a status.
 _STAGES = tuple(stage for stage in WHY if stage != "hand_off")
-#: Rows of sinks are seen in files alone; an epoch that is in no file yet was read for nothing.
+#: The sinks whose rows are visible only in files; an epoch that is in no file yet does not count.
 _NO_ROWS = "no row was committed in that time: give it more with --seconds"
 
 
 @dataclass(frozen=True, slots=True)
 class BenchLimits:
-    """A run is stopped after so many seconds of running, or so many committed rows; 0: any number."""
+    """The limits of a run: seconds of running, and committed rows; 0 means no limit."""
 
     seconds: float = 30.0
     rows: int = 0
@@ -40,11 +40,12 @@ class BenchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run. `seconds` are those from when everything was up until the last commit; starting took `start_s` before.
+    """The figures of one run.
 
-    `shares` say for each stage of `raycdc.observe.status.stages` but the hand-off which part of that time it was at
-    work: of all readers' time, or of the driver's. `readers_cpu_s` are CPU seconds of the readers' processes together,
-    `target_bytes` those of the target's files. `whole` says whether all that there was to read was read.
+    `seconds` is the time from the moment when everything was up until the last commit; the start before took `start_s`.
+    `shares` has for each stage of `raycdc.observe.status.stages` except the hand-off the fraction of that time in which
+    it was busy: of all readers' time, or of the driver's. `readers_cpu_s` are CPU seconds of the readers' processes
+    together, `target_bytes` those of the target's files. `whole` is True if everything was read.
     """
 
     settings: str
@@ -66,12 +67,12 @@ class Figures:
 
     @property
     def bottleneck(self) -> str:
-        """The busiest stage; empty if nothing is known."""
+        """Return the busiest stage; empty if nothing is known."""
         return max(self.shares, key=lambda stage: self.shares[stage]) if any(self.shares.values()) else ""
 
     @property
     def why(self) -> str:
-        """What the busiest stage waits for, and what helps."""
+        """Return the explanation of the busiest stage, with a remedy."""
         return WHY.get(self.bottleneck, "")
 
     def to_json(self) -> dict[str, Json]:
@@ -85,7 +86,7 @@ class Figures:
 
 
 def measured(config: PipelineConfig, limits: BenchLimits, *, settings: str, target: Path, local: bool) -> Figures:
-    """Run the pipeline until it has caught up or a limit is reached; return the figures.
+    """Run the pipeline until it has caught up or a limit is reached, and return the figures.
 
     Raises the error of the run if no row was committed before it. Otherwise the error is a note in the figures, like a
     parked table. A `KeyboardInterrupt` is raised again.
@@ -114,7 +115,7 @@ class _Seen:
     staging_s: float = 0.0
     commit_s: float = 0.0
     whole: bool = False
-    #: Of each reader that there was, by its number and process: seconds by what it did.
+    #: The seconds of each activity, for each reader by its number and process.
     readers: dict[tuple[int, int], Mapping[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -211,22 +212,22 @@ class _Watched:
         return {stage: round(min(1.0, each / seconds), 3) if seconds else 0.0 for stage, each in spent.items()}
 
 
-#: The sink in whose place `--into` puts files, which cost little beside the way to them.
+#: The type of sink that `--into` uses instead: one of files, which cost little compared to the other stages.
 PLAIN = "parquet"
-#: Sections by which others hear of the real pipeline, and would take a measured run for it.
+#: Sections that publish the pipeline, because a measured run would be taken for the real one.
 REPORTING_SECTIONS = ("traces", "notify", "metrics", "logging")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Another value of a key, as ``readers.max=4``."""
+    """A setting to try: a key with another value, such as ``readers.max=4``."""
 
     key: str
     value: TomlValue
 
     @classmethod
     def parse(cls, text: str) -> Setting:
-        """Parse the text. Raises `ConfigError` for an invalid one."""
+        """Parse the text of a setting. Raises `ConfigError` for an invalid one."""
         key, equals, value = text.partition("=")
         if not equals or "." not in key.strip(". "):
             raise ConfigError(f'--try "{text}" is no KEY=VALUE with a section in the key, such as readers.max=4.')
@@ -236,24 +237,24 @@ class Setting:
             return cls(key.strip(), value.strip())
 
     def put_into(self, data: TomlTable) -> TomlTable:
-        """Parsed TOML with this value."""
+        """Return the parsed TOML `data` with this setting."""
         return _with(data, self.key.split("."), self.value)
 
 
 def trial_config(data: TomlTable, settings: Sequence[Setting], folder: Path, *, into: str = "") -> PipelineConfig:
-    """The configuration `data` with other `settings`, a state and a target in `folder`.
+    """Return the configuration `data` with other `settings`, and with state and target in `folder`.
 
-    `ConfigError` where the configuration is wrong, or its sink has no folder that could be another one. With `into` its
+    Raises `ConfigError` if the configuration is invalid, or if its sink cannot write to another folder. With `into` the
     sink is one of files, of that type.
     """
-    # Most of what is measured would be in process, and a pipeline spends its life on Ray and Spark.
+    # With "auto", most of a short run would be in this process, while a pipeline mostly runs on Ray and Spark.
     changed = _with(data, ["pipeline", "engines"], "always")
     changed = _with(changed, ["spark", "from_bytes"], _section(changed, "spark").get("from_bytes", FROM_BYTES))
     for setting in settings:
         changed = setting.put_into(changed)
     changed = _with(changed, ["pipeline", "state"], str(folder / "state"))
-    # A measured run must not touch what is the real pipeline's: copies of segments, offsets of its consumer group,
-    # the port of its control API.
+    # A measured run must not touch what belongs to the real pipeline: copies of segments, offsets of its consumer
+    # group, the port of its control API.
     changed = _with(changed, ["pipeline", "spool"], None)
     # pipeline.work_dir is for a state on an object store; this state is a folder.
     changed = _with(changed, ["pipeline", "work_dir"], None)
@@ -282,7 +283,7 @@ def _section(data: TomlTable, name: str) -> TomlTable:
 
 
 def _with(data: TomlTable, path: Sequence[str], value: TomlValue | None) -> TomlTable:
-    """`data` with a value at this path; None takes it out."""
+    """Return `data` with the value at this path; None removes the key."""
     name, *rest = path
     if rest:
         value = _with(_section(data, name), rest, value)

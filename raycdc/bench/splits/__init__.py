@@ -1,9 +1,9 @@
-"""``raycdc bench splits``: strategies of cutting a snapshot compared on a user's own tables, and the number of readers
-that a user's topics are worth.
+"""``raycdc bench splits``: compares strategies of cutting a snapshot on a user's own tables, and numbers of readers for
+a user's own topics.
 
-Each strategy really cuts the table and really reads chunks, and partitions are really read, over connections and in
-processes like those of a job's readers; rows go nowhere. It writes nothing, needs no Ray and no Spark, and holds
-nothing at the source but reads.
+Each strategy really cuts the table and reads chunks, and partitions are really read, over connections and in processes
+like those of a job's readers; the rows are dropped. The benchmark only reads from the source, and needs neither Ray nor
+Spark.
 
 | module | has |
 |---|---|

@@ -1,4 +1,4 @@
-"""Which strategy to take for a table, and why, from what was measured."""
+"""Recommends a strategy for a table from the measurements, with the reason."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from raycdc.bench.splits.figures import Advice, StrategyResult, TableBenchResult, readers_text
 
-#: Strategies that differ by less are as good as one another: measurements vary by about as much.
+#: Strategies whose times differ by less than this factor count as equal: measurements vary by about as much.
 TIE_FACTOR = 1.1
-#: A chunk so many times as large as the mean costs memory and keeps one reader busy while others wait.
+#: A chunk larger than the mean by this factor costs memory, and keeps one reader busy while others wait.
 UNEVEN = 4.0
-#: Chunks that take less time are too many: opening one costs some milliseconds at the log's reader.
+#: Chunks that take less time are too many: the log's reader needs some milliseconds to open each.
 SHORT_CHUNK_S = 0.05
-#: So many chunks for each reader, at least, and none of them waits for long at the end.
+#: The minimum number of chunks per reader, with which no reader waits for long at the end.
 CHUNKS_EACH = 4
 
 
@@ -21,17 +21,17 @@ def advice_for(results: Sequence[StrategyResult], readers: int) -> Advice | None
     measured = [result for result in results if result.runs]
     if not measured:
         return None
-    # One reader has a chunk in memory, and others wait for it: a large one is taken only where each strategy has one.
+    # A reader has one chunk in memory, and others wait for it: a large chunk is accepted only if each strategy has one.
     even = [result for result in measured if not _uneven(result)] or measured
     best_s = min(result.whole_s(readers) for result in even)
     ties = [result for result in even if result.whole_s(readers) <= TIE_FACTOR * best_s]
-    # Of equals the one that asks least of the server; what the configuration has by default wins a draw.
+    # Of equal strategies, the one with the lowest cost for the server wins; then the one that is the default.
     chosen = min(ties, key=lambda result: (_planning_rows(result), result.name != "auto"))
     return Advice(chosen.name, chosen.settings, " ".join(_reasons(chosen, measured, readers)))
 
 
 def advice_for_all(tables: Sequence[TableBenchResult], readers: int) -> Advice | None:
-    """One strategy for all tables of a source: the one with which they are read soonest, among those that fit each."""
+    """Return one strategy for all tables of a source: the fastest one among those that are suitable for each table."""
     measured = [table for table in tables if table.advice is not None]
     if not measured:
         return None

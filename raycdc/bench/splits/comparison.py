@@ -1,4 +1,4 @@
-"""Every strategy on every table: cut it, read chunks of it with one reader and with more, and say what is best."""
+"""Compares every strategy on every table: cuts it, reads chunks with one reader and with more, and recommends one."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ from raycdc.source.snapshot.key_intervals import key_names
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.source.trials import SplitTrial
 
-#: Fewer chunks say nothing about how even they are.
+#: With fewer chunks, their sizes say nothing about how even they are.
 CHUNKS_READ_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """What is asked: which tables (none: all that the source captures), which strategies (none: all), about how many
-    rows are read with each strategy and number of readers, and for which numbers of readers schedules are made.
-    `job_readers` is how many a job would have.
+    """The request of a comparison.
+
+    It names the tables (none: all that the source captures), the strategies (none: all), the approximate number of rows
+    that are read with each strategy and number of readers, and the numbers of readers for which schedules are made.
+    `job_readers` is the number of readers that a job would have.
     """
 
     tables: Sequence[str] = ()
@@ -49,7 +51,7 @@ class ComparisonRequest:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a comparison will cost: `rows` of each table as the source estimates them, and how many will be read."""
+    """The cost of a comparison: `rows` of each table, estimated by the source, and the number of rows that are read."""
 
     tables: dict[TableId, int]
     strategies: Sequence[str]
@@ -59,7 +61,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonProgress:
-    """Where a comparison is: `done` of `steps`, each a strategy on a table, and `part` of the next, from 0 to 1."""
+    """The progress of a comparison: `done` of `steps`, each a strategy on a table, and the `part` of the next, from 0
+    to 1.
+    """
 
     text: str
     done: int
@@ -68,14 +72,14 @@ class ComparisonProgress:
 
 
 class SplitComparison:
-    """See the module's docstring. For one thread."""
+    """One comparison; see the module's docstring. For one thread."""
 
     def __init__(
         self, source: Source[Any], where: str, terms: ComparisonRequest, watch: Callable[[ComparisonProgress], None]
     ) -> None:
-        """`where` names the source for people.
+        """Create the comparison; `where` names the source for people.
 
-        Raises `ConfigError` for a source with one way alone, or an unknown name.
+        Raises `ConfigError` for a source with only one strategy, or for an unknown name.
         """
         tables = source.incremental()
         if tables is None or not (trials := tables.split_trials()):
@@ -116,7 +120,10 @@ class SplitComparison:
         )
 
     def run(self, expected: Expected) -> Report:
-        """Compare. After a `KeyboardInterrupt` the report has what was measured until then. Raises `SourceError`."""
+        """Compare, and return the report.
+
+        After a `KeyboardInterrupt` it has the measurements until then. Raises `SourceError`.
+        """
         began_ms = time.time_ns() // 1_000_000
         found: dict[TableId, list[StrategyResult]] = {}
         early = False
@@ -150,7 +157,7 @@ class SplitComparison:
                 found.setdefault(table, []).append(gone if trials is None else trials.result(trial, notify))
 
     def _really(self) -> list[int]:
-        """The numbers of readers that are really run: one, and doubled up to the cores that there are."""
+        """Return the numbers of readers that are really run: powers of two from one up to the number of cores."""
         most = self._source.config.readers_max or self._cores
         counts = [1]
         while counts[-1] * 2 <= min(self._cores, most):
@@ -158,12 +165,12 @@ class SplitComparison:
         return counts
 
 
-#: Told how far a strategy is, in words and as a part of it, from 0 to 1.
+#: Called with the progress of a strategy: a text, and a fraction from 0 to 1.
 _ReportProgress = Callable[[str, float], None]
 
 
 class _TableTrials:
-    """The strategies on one table, one after the other; `rows` as the source estimates them."""
+    """Measures the strategies on one table, one after the other; `rows` is the source's estimate."""
 
     def __init__(
         self, plan: TablePlan, rows: int, opened: OpenedAt, terms: ComparisonRequest, really: Sequence[int]
@@ -173,17 +180,18 @@ class _TableTrials:
         self._opened = opened
         self._terms = terms
         self._really = really
-        #: Ways to cut that were measured.
+        #: The strategies that were measured.
         self._measured: list[tuple[list[SnapshotSplit], Sequence[MeasuredRun]]] = []
 
     def result(self, trial: SplitTrial[IncrementalSource[Any]], notify: _ReportProgress) -> StrategyResult:
-        """Cut and read by one more strategy; why that cannot be, in the result."""
+        """Measure one more strategy, and return its result. If it cannot cut the table, the result has the reason."""
         if self._plan.refused:
             return StrategyResult(trial.name, trial.settings, refused=self._plan.refused)
         notify("cutting", 0.0)
         try:
             planning, chunks = self._cut(trial, notify)
-            # Two strategies often cut alike (`auto` is one of the others): reading the same again tells nothing.
+            # Two strategies often cut in the same way (`auto` is one of the others): reading the same chunks again
+            # shows nothing.
             runs = next((runs for cut, runs in self._measured if cut == chunks), None)
             if runs is None:
                 runs = self._runs(
@@ -197,7 +205,7 @@ class _TableTrials:
     def _cut(
         self, trial: SplitTrial[IncrementalSource[Any]], notify: _ReportProgress
     ) -> tuple[Planning, list[SnapshotSplit]]:
-        """All chunks, as an enumerator plans them: some at a time."""
+        """Return all chunks, planned in steps like by an enumerator."""
         plan, dialect = self._plan, trial.source.enumerator_dialect()
         before, began_s = trial.costs(), time.monotonic()
         state = trial.source.planner(plan.table, plan.document)
@@ -227,7 +235,8 @@ class _TableTrials:
         self, trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], notify: _ReportProgress
     ) -> list[MeasuredRun]:
         if not self._measured:
-            # The first strategy would read from the server's disk what the others find in its memory.
+            # The chunks are read once before, because the first strategy would read from the server's disk, and the
+            # others from its memory.
             _read(trial, tasks, 1, lambda done: notify(f"reading once before, {done}", 0.1))
         runs = []
         for turn, readers in enumerate(self._really):

@@ -1,9 +1,8 @@
 """The results of a comparison of strategies, and their JSON document (``raycdc bench splits --json``, version 1).
 
-How long readers take for chunks whose times are known, each taking the next one when it is free.
-
-That is how the enumerator gives chunks out: list scheduling (R. L. Graham, "Bounds for Certain Multiprocessing
-Anomalies", 1966), which is never worse than twice the best order.
+A schedule predicts how long readers take for chunks with known times, if each free reader takes the next chunk. The
+enumerator assigns chunks in this way: list scheduling (R. L. Graham, "Bounds for Certain Multiprocessing Anomalies",
+1966), which never takes more than twice the time of the best order.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from raycdc.source.trials import ServerCosts
 
 @dataclass(frozen=True, slots=True)
 class ReadSchedule:
-    """`seconds` until the last chunk is read, and the share of all readers' time in which they have nothing to do."""
+    """A predicted schedule: the seconds until the last chunk is read, and the fraction of all readers' time that is
+    idle.
+    """
 
     readers: int
     seconds: float
@@ -30,12 +31,15 @@ class ReadSchedule:
 
 
 def readers_text(count: int) -> str:
-    """1 reader, 2 readers."""
+    """Return the number of readers with its noun: 1 reader, 2 readers."""
     return "1 reader" if count == 1 else f"{count} readers"
 
 
 def list_schedule(times_s: Sequence[float], readers: int) -> ReadSchedule:
-    """`times_s`: seconds per chunk, in the order in which they are given out; no reader slows another one."""
+    """Return the schedule of `readers`.
+
+    `times_s` are the seconds per chunk, in the order of their assignment; readers do not slow each other down.
+    """
     free_at = [0.0] * readers
     for seconds in times_s:
         heapreplace(free_at, free_at[0] + seconds)
@@ -53,7 +57,10 @@ def spread(count: int, wanted: int) -> list[int]:
 
 
 def filled_in(times_s: Sequence[float], numbers: Sequence[int], count: int) -> list[float]:
-    """Times of all `count` chunks, where those of some `numbers` are known: each has the time of the nearest known."""
+    """Return the times of all `count` chunks, of which only those with `numbers` are known.
+
+    A chunk has the time of the nearest known one.
+    """
     if not numbers:
         return []
     filled, at = [], 0
@@ -64,13 +71,15 @@ def filled_in(times_s: Sequence[float], numbers: Sequence[int], count: int) -> l
     return filled
 
 
-#: Of the document; a reader of a newer one must not guess.
+#: The version of the document. A reader of the document must refuse a newer one.
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """How a table was cut: by which key, seconds until the first chunks and until the last, the server's costs."""
+    """The cutting of a table: the key, the seconds until the first chunks and until the last, and the costs of the
+    server.
+    """
 
     key: str
     chunks: int
@@ -81,8 +90,9 @@ class Planning:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTiming:
-    """One chunk that was read, by which reader, from when to when in seconds of the run; `size` is of its rows in
-    memory. `cut_off`: it has more rows, which were not read.
+    """One chunk that was read: by which reader, and from when to when in seconds of the run.
+
+    `size` is that of its rows in memory. If `cut_off`, it has more rows, which were not read.
     """
 
     number: int
@@ -96,8 +106,9 @@ class ChunkTiming:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """Chunks that were really read by so many readers. `cpu_s` and `peak_bytes` are the readers' own, the latter of the
-    largest one.
+    """Chunks that were really read by this number of readers.
+
+    `cpu_s` is the CPU time of all readers, `peak_bytes` the memory of the largest one.
     """
 
     readers: int
@@ -116,7 +127,7 @@ class MeasuredRun:
 
     @property
     def idle(self) -> float:
-        """The share of all readers' time in which they had nothing to read."""
+        """Return the fraction of all readers' time in which they had nothing to read."""
         busy = sum(chunk.seconds for chunk in self.chunks)
         return max(0.0, 1 - busy / max(self.readers * self.seconds, 1e-9))
 
@@ -132,15 +143,16 @@ class Spread:
 
     @property
     def unevenness(self) -> float:
-        """The largest one, in times of the mean."""
+        """Return the largest value as a multiple of the mean."""
         return self.most / self.mean if self.mean else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
-    """One strategy on one table. `refused` says why it cannot cut it; there are no figures then.
+    """The result of one strategy on one table.
 
-    The first of `runs` has one reader; chunk times are of it. `known` are the numbers of the chunks that were read.
+    `refused` is the reason why the strategy cannot cut the table; then there are no figures. The first of `runs` has
+    one reader; chunk times are from this run. `known` are the numbers of the chunks that were read.
     """
 
     name: str
@@ -155,7 +167,7 @@ class StrategyResult:
 
     @property
     def alone(self) -> list[ChunkTiming]:
-        """The chunks as one reader alone read them, in the order of the table."""
+        """Return the chunks as a single reader read them, in the order of the table."""
         return sorted(self.runs[0].chunks, key=lambda chunk: chunk.number) if self.runs else []
 
     @property
@@ -164,16 +176,20 @@ class StrategyResult:
         return any(chunk.cut_off for chunk in self.alone)
 
     def times_s(self) -> list[float]:
-        """Seconds per chunk, of all chunks: one that was not read takes as long as the nearest one that was."""
+        """Return the seconds of each chunk.
+
+        A chunk that was not read takes as long as the nearest one that was read.
+        """
         assert self.planning is not None
         alone = self.alone
         return filled_in([c.seconds for c in alone], [c.number for c in alone], self.planning.chunks)
 
     def slowdown(self, readers: int) -> float:
-        """How much longer a chunk takes beside so many readers than with one alone, as it was measured.
+        """Return the factor by which a chunk takes longer with this number of readers than with one.
 
-        They share the server's processors and disks. Beyond what was measured each further reader takes as much of the
-        others' time as those did (Amdahl's law); with one number of readers alone it is unknown, and it is 1.
+        Readers share the server's processors and disks. Beyond the measured numbers, each further reader slows the
+        others as much as the measured ones did (Amdahl's law). If only one number of readers was measured, the factor
+        is unknown, and 1 is returned.
         """
         alone = [chunk.seconds for chunk in self.alone]
         measured = {
@@ -190,9 +206,7 @@ class StrategyResult:
         return 1 + shared * (readers - 1)
 
     def schedule(self, readers: int) -> ReadSchedule:
-        """How long so many readers would take for the whole table, if they slow one another as they did when measured
-        (`slowdown`).
-        """
+        """Return the predicted schedule of this number of readers for the whole table, including their `slowdown`."""
         slower = self.slowdown(readers)
         return list_schedule([slower * seconds for seconds in self.times_s()], readers)
 
@@ -200,11 +214,11 @@ class StrategyResult:
         return _spread([chunk.rows for chunk in self.alone])
 
     def sizes(self) -> Spread:
-        """Bytes of a chunk's rows in memory."""
+        """Return the bytes of a chunk's rows in memory, as a distribution."""
         return _spread([chunk.size for chunk in self.alone])
 
     def whole_s(self, readers: int) -> float:
-        """Seconds until the table is read: planning goes on while the first chunks are read."""
+        """Return the seconds until the table is read. Planning goes on while the first chunks are read."""
         assert self.planning is not None
         return self.planning.first_s + max(
             self.schedule(readers).seconds, self.planning.seconds - self.planning.first_s
@@ -213,7 +227,7 @@ class StrategyResult:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The strategy to take, the lines of the configuration for it, and the reason in words."""
+    """The recommended strategy, the lines of the configuration for it, and the reason in words."""
 
     strategy: str
     settings: str
@@ -222,7 +236,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class TableBenchResult:
-    """All strategies on one table, `rows` as the source estimates them (0: it does not say)."""
+    """The results of all strategies on one table; `rows` is the source's estimate (0: none)."""
 
     table: str
     rows: int
@@ -232,7 +246,7 @@ class TableBenchResult:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything. `source` is where it was asked, `readers` the numbers of readers that schedules are made for."""
+    """The report of a comparison. `source` is the examined source, `readers` the numbers of readers with a schedule."""
 
     source: str
     began_ms: int
@@ -240,11 +254,11 @@ class Report:
     readers: Sequence[int]
     tables: Sequence[TableBenchResult]
     advice: Advice | None
-    #: Whether it was ended before all was measured.
+    #: True if the comparison was ended before everything was measured.
     ended_early: bool = False
 
     def to_json(self) -> dict[str, Json]:
-        """The document."""
+        """Return the JSON document."""
         return {
             "version": VERSION,
             "source": self.source,

@@ -1,5 +1,7 @@
-"""The comparison as one HTML page with plots, which needs no other file and no network; light and dark as the reader's
-system is. plotly draws it (https://plotly.com/javascript/reference/); its script is in the page.
+"""Writes the comparison as one HTML page with plots, which needs no other file and no network.
+
+The colours follow the reader's system, light or dark. plotly draws it (https://plotly.com/javascript/reference/); its
+script is in the page.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from plotly.offline import get_plotlyjs
 from raycdc.bench.splits.figures import MeasuredRun, Report, StrategyResult, TableBenchResult, readers_text
 from raycdc.model.json_value import Json
 
-#: Bars of a histogram.
+#: The number of bars of a histogram.
 _BINS = 40
-#: A histogram whose largest value is so many times the middle one has a logarithmic axis.
+#: A histogram has a logarithmic axis if its largest value exceeds the median by this factor.
 _WIDE = 20
-#: Strategies keep their colours: Okabe and Ito's, which people who see fewer colours can tell apart.
+#: Each strategy keeps its colour: those of Okabe and Ito, which colour-blind people can distinguish.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _ROW_PX = 110
 _LEGEND: Mapping[str, Json] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
@@ -67,15 +69,15 @@ draw();
 
 
 def write_page(report: Report, path: Path) -> None:
-    """Write it to `path`."""
+    """Write the page to `path`."""
     figures: dict[str, Json] = {}
     body = "\n".join(_body(report, figures))
     path.write_text(html_document("raycdc: ways to cut tables", body, figures), encoding="utf-8")
 
 
 def html_document(title: str, body: str, figures: Mapping[str, Json]) -> str:
-    """A page of `body` with plotly's `figures`, by the ids of the elements that they are drawn into."""
-    # Within a script only "<" could end it.
+    """Return an HTML page of `body` with plotly's `figures`, by the ids of the elements that contain them."""
+    # Only "<" could end a script early.
     data = json.dumps(figures, ensure_ascii=False).replace("<", "\\u003c")
     return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
@@ -87,7 +89,7 @@ def html_document(title: str, body: str, figures: Mapping[str, Json]) -> str:
 
 
 def where_and_when(source: str, cores: int, began_ms: int, *, ended_early: bool) -> str:
-    """The line below the head of a page."""
+    """Return the line below the heading of a page: the source and the time."""
     began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(began_ms / 1000))
     early = " It was ended before all was measured." if ended_early else ""
     on = "1 core" if cores == 1 else f"{cores} cores"
@@ -95,7 +97,7 @@ def where_and_when(source: str, cores: int, began_ms: int, *, ended_early: bool)
 
 
 def recommended(settings: str, reason: str) -> str:
-    """The lines to paste, and why."""
+    """Return the recommended lines of the configuration, with the reason."""
     return f"<div class=advice><b>Recommended</b><pre>{_text(settings)}</pre><p>{_text(reason)}</p></div>"
 
 
@@ -119,7 +121,7 @@ def _body(report: Report, figures: dict[str, Json]) -> Iterator[str]:
 
 
 def _table(report: Report, table: TableBenchResult, measured: Sequence[StrategyResult]) -> Iterator[str]:
-    """A column per strategy."""
+    """Return the table of figures, with a column per strategy."""
     best = "" if table.advice is None else table.advice.strategy
     yield "<div class=scroll><table><caption>Rows and bytes are of chunks that were read. Rows/s were measured; "
     yield "seconds of the whole table are from the chunks' times with one reader, and from how much more "
@@ -182,7 +184,7 @@ def _plots(prefix: str, report: Report, measured: Sequence[StrategyResult], figu
 
 
 def _histograms(measured: Sequence[StrategyResult]) -> dict[str, Json]:
-    """One below the other, with the same bars on the same axis."""
+    """Return histograms below each other, with the same bars on the same axis."""
     values = [[chunk.rows for chunk in result.alone] for result in measured]
     every = sorted(max(value, 1) for rows in values for value in rows)
     most, wide = every[-1], every[-1] > _WIDE * every[len(every) // 2]
@@ -219,7 +221,7 @@ def _gantt(runs: Sequence[tuple[StrategyResult, MeasuredRun]]) -> dict[str, Json
 
 
 def gantt(bars: Sequence[Json], lanes: Sequence[str]) -> dict[str, Json]:
-    """A plot of `bars`, each in one of `lanes`, which are of readers, from above."""
+    """Return a plot of `bars` over time, each in one of `lanes`; the first lane is on top."""
     layout: dict[str, Json] = {
         "barmode": "overlay", "showlegend": False, "height": 90 + 32 * len(lanes), "margin": {"t": 10, "r": 10},
         "xaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
@@ -245,7 +247,7 @@ def _times(measured: Sequence[StrategyResult], readers: Sequence[int]) -> dict[s
 
 
 def _costs(measured: Sequence[StrategyResult]) -> dict[str, Json]:
-    """Three plots side by side, as their units differ."""
+    """Return three plots side by side, because their units differ."""
     names = [result.name for result in measured]
     kinds: list[tuple[str, list[float | None]]] = [
         ("seconds to cut", [None if r.planning is None else round(r.planning.seconds, 3) for r in measured]),
@@ -266,7 +268,7 @@ def _costs(measured: Sequence[StrategyResult]) -> dict[str, Json]:
 
 
 def _stacked(measured: Sequence[StrategyResult], axis: Mapping[str, Json], unit: str) -> dict[str, Json]:
-    """The layout of plots one below the other that share the axis below."""
+    """Return the layout of plots below each other that share the lowest axis."""
     count = len(measured)
     layout: dict[str, Json] = {
         "height": 100 + _ROW_PX * count, "margin": {"t": 30, "r": 10}, "bargap": 0, "legend": _LEGEND,

@@ -1,4 +1,4 @@
-"""Reads partitions with one reader and with more, shared out by bytes, and recommends a number of readers."""
+"""Reads partitions with different numbers of readers, which share them by bytes, and recommends a number of readers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from raycdc.errors import ConfigError
 from raycdc.model.rules.rate_limit import RateLimit
 from raycdc.source.trials import PartitionTrial, TrialPartition
 
-#: A partition with more of the time than this share of a reader's is told as the one that all wait for.
+#: A partition that takes more than this fraction of a reader's time is reported as the one that all wait for.
 HOT = 0.9
 
 
 def advice_for_partitions(report: PartitionReport, *, job_readers: int) -> PartitionAdvice | None:
-    """The fewest readers that are about as fast as any number; None if there was nothing to read.
+    """Return the smallest number of readers that is about as fast as any other; None if there was nothing to read.
 
-    `job_readers` is how many a job has now.
+    `job_readers` is the present number of readers of a job.
     """
     times_s = report.times_s()
     if not sum(times_s.values()):
@@ -63,8 +63,10 @@ def advice_for_partitions(report: PartitionReport, *, job_readers: int) -> Parti
 
 @dataclass(frozen=True, slots=True)
 class PartitionBenchRequest:
-    """Which topics (none: all that are selected), about how many messages each real run reads, for which numbers of
-    readers times are told, how many a job has now, and how fast the source may be read.
+    """The request of a measurement.
+
+    It names the topics (none: all that are selected), the approximate number of messages that each run reads, the
+    numbers of readers to predict times for, the present number of readers of a job, and the rate limit of the source.
     """
 
     topics: Sequence[str] = ()
@@ -76,8 +78,8 @@ class PartitionBenchRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReads:
-    """The cost of the measurement: the partitions, the numbers of readers to read them with, and the most messages
-    that are read in all.
+    """The cost of the measurement: the partitions, the numbers of readers, and the maximum number of messages that are
+    read in all.
     """
 
     partitions: Sequence[TrialPartition]
@@ -109,14 +111,14 @@ class _PartitionWork:
 
 
 class PartitionBench:
-    """See the module's docstring. For one thread."""
+    """One measurement; see the module's docstring. For one thread."""
 
     def __init__(
         self, trial: PartitionTrial, where: str, terms: PartitionBenchRequest, watch: Callable[[str, float], None]
     ) -> None:
-        """Prepare the bench.
+        """Prepare the measurement.
 
-        `where` names the source for people; `watch` is called with each step and the finished share.
+        `where` names the source for people; `watch` is called with each step and the finished fraction.
         """
         self._trial = trial
         self._where = where
@@ -149,7 +151,7 @@ class PartitionBench:
         return ExpectedReads(chosen, really, fraction, round(messages_max * fraction) * passes)
 
     def run(self, expected: ExpectedReads) -> PartitionReport:
-        """Read, and return the report. After a `KeyboardInterrupt` it has what was measured until then.
+        """Read the partitions, and return the report. After a `KeyboardInterrupt` it has the measurements until then.
 
         Raises `SourceError`, and `DataError` for a message that a run would refuse.
         """
@@ -192,7 +194,7 @@ class PartitionBench:
             return PartitionRun([done.reads for done in answers], [done.seconds for done in answers], cpu_s, peak)
 
         everything = [list(by_name)]
-        # The first one reads from the broker's disk what the others find in its memory.
+        # The first run would read from the broker's disk, and the others from its memory.
         read(everything, "reading once before", 0)
         runs.append(read(everything, "reading with 1 reader", 1))
         sizes = {each.name: each.size for group in runs[0].groups for each in group}
@@ -201,7 +203,7 @@ class PartitionBench:
 
 
 class _PartitionWorker:
-    """A reader's process at work."""
+    """A process that reads partitions."""
 
     def __init__(self, work: _PartitionWork) -> None:
         self._reader = work.trial.reader()
@@ -227,7 +229,7 @@ class _PartitionWorker:
                 time.sleep(max(0.0, began_s + due_s - time.monotonic()))
             ended_s = time.monotonic()
         seconds = ended_s - began_s
-        # The rest of the time was fetching, which serves all partitions together.
+        # The rest of the time was spent on fetching, which serves all partitions together.
         fetching = max(0.0, seconds - sum(read.seconds for read in found.values()))
         reads = [
             replace(read, seconds=read.seconds + fetching * read.size / size if size else 0.0)

@@ -1,6 +1,6 @@
 """The results of reading partitions with one reader and with more, and their JSON document.
 
-``raycdc bench splits --json`` of a source of partitions prints it. Pure.
+``raycdc bench splits --json`` prints it for a source of partitions. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raycdc.source.partitions.assigner import EACH, distribute, moves_by_load, o
 
 
 def by_bytes(sizes: Mapping[str, int], readers: int) -> list[list[str]]:
-    """Return the partitions of each reader, as a run has moved them once it knows their bytes, `sizes`."""
+    """Return the partitions of each reader as a run distributes them, after it knows their bytes, `sizes`."""
     placed = distribute(sizes, {reader: [] for reader in range(readers)})
     owned = {reader: placed.get(reader, []) for reader in range(readers)}
     each = EACH * sum(sizes.values()) / max(1, len(sizes))
@@ -31,7 +31,9 @@ def by_bytes(sizes: Mapping[str, int], readers: int) -> list[list[str]]:
 
 
 def longest_s(groups: Sequence[Sequence[str]], times_s: Mapping[str, float]) -> tuple[float, float]:
-    """Return the seconds until the last reader is done, and the share of all readers' time in which they are idle."""
+    """Return the seconds until the last reader is done, and the fraction of all readers' time in which
+    they are idle.
+    """
     busy = [sum(times_s[name] for name in group) for group in groups]
     whole = max(busy, default=0.0)
     return whole, 1 - sum(busy) / (len(busy) * whole) if whole else 0.0
@@ -43,8 +45,10 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class PartitionRead:
-    """A partition as it was read: `seconds` are its part of its reader's time (decoding as measured, fetching by its
-    bytes), `size` the bytes of its messages.
+    """A partition that was read.
+
+    `seconds` is its part of its reader's time (decoding as measured, fetching in proportion to its bytes); `size` is
+    the bytes of its messages.
     """
 
     name: str
@@ -81,13 +85,13 @@ class PartitionRun:
 
     @property
     def idle(self) -> float:
-        """The share of all readers' time in which they had nothing to read."""
+        """Return the fraction of all readers' time in which they had nothing to read."""
         return max(0.0, 1 - sum(self.readers_s) / max(self.readers * self.seconds, 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFigures:
-    """A partition: `messages_max` that it holds, and how it was read by one reader, of its first part alone."""
+    """A partition with at most `messages_max` messages, and the reading of its first part by one reader."""
 
     name: str
     topic: str
@@ -97,7 +101,7 @@ class PartitionFigures:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAdvice:
-    """The lines of the configuration, for how many readers, and the reason in words."""
+    """The lines of the configuration, the number of readers, and the reason in words."""
 
     readers: int
     settings: str
@@ -124,19 +128,21 @@ class PartitionReport:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each partition that were read."""
+        """Return the bytes of each partition that were read."""
         return {partition.name: partition.read.size for partition in self.partitions}
 
     def times_s(self) -> dict[str, float]:
-        """Seconds that one reader needs for each whole partition."""
+        """Return the seconds that one reader needs for each whole partition."""
         return {partition.name: partition.read.seconds / self.fraction for partition in self.partitions}
 
     def schedule(self, readers: int) -> ReadSchedule:
-        """Return how long so many readers would take for everything, if they did not slow one another."""
+        """Return the predicted schedule of this number of readers for everything, if they do not slow each
+        other down.
+        """
         return ReadSchedule(readers, *longest_s(by_bytes(self.sizes, readers), self.times_s()))
 
     def to_json(self) -> dict[str, Json]:
-        """The document."""
+        """Return the JSON document."""
         return {
             "version": VERSION,
             "kind": "partitions",

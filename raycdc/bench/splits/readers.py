@@ -1,4 +1,4 @@
-"""Processes that read as a job's readers do, each over a connection of its own, and hand the rows to nobody."""
+"""Processes that read like the readers of a job, each over its own connection, and drop the rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raycdc.source.connector import IncrementalSource
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import OpenedAt, SnapshotSplit
 
-#: How often the one who waits for readers looks whether it is to stop.
+#: Seconds between two checks, while waiting for readers, if the measurement is to stop.
 _TURN_S = 0.2
 _ENDS_WITHIN_S = 5.0
 #: ``ru_maxrss`` is in KiB, except for macOS (getrusage(2)).
@@ -29,7 +29,7 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A chunk to read, the `number`th of its table, and at most so many rows of it."""
+    """A chunk to read, with its `number` in its table, and the maximum number of its rows that are read."""
 
     number: int
     split: SnapshotSplit
@@ -65,7 +65,7 @@ class _Failed:
 
 
 class Worker(Protocol):
-    """What reads, in a process of its own. For one thread."""
+    """Does the work of a reader's process. For one thread."""
 
     def read(self, task: Any) -> Any: ...
 
@@ -73,16 +73,16 @@ class Worker(Protocol):
 
 
 class Work(Protocol):
-    """How a process becomes a reader. Can be pickled."""
+    """Makes a `Worker` in a reader's process. Picklable."""
 
     def open(self) -> Worker:
-        """Warm up and connect; neither is measured. Raises `SourceError`."""
+        """Warm up, connect, and return the worker; neither is measured. Raises `SourceError`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkWork:
-    """Reading `Task`s. `rows_per_s` is the pace of one reader; 0: as fast as can be."""
+    """The work of reading `Task`s. `rows_per_s` is the rate limit of one reader; 0: none."""
 
     source: IncrementalSource[Any]
     rows_per_s: float = 0.0
@@ -93,14 +93,16 @@ class ChunkWork:
 
 
 class ReaderProcesses:
-    """`count` of them, connected before the first work is given out. For one thread; `close` ends them, come what may.
+    """A group of `count` reader processes, connected before the first work is assigned. For one thread.
 
-    `module` is imported before they are forked. Raises `SourceError` where one cannot connect.
+    `close` ends them in any case. `module` is imported before they are forked. Raises `SourceError` if one cannot
+    connect.
     """
 
     def __init__(self, work: Work, count: int, *, module: str) -> None:
-        # Not forks of this process: threads of Arrow and of drivers are not copied, but the locks that they hold are.
-        # They are of one that has imported everything and done nothing, so that the next ones are there at once.
+        # The processes are not forks of this one, because a fork copies locks of Arrow and drivers without the threads
+        # that hold them. They are forks of a process that has imported everything and done nothing, so that the next
+        # ones start quickly.
         spawning = multiprocessing.get_context("forkserver")
         spawning.set_forkserver_preload([__name__, module])
         self._processes = []
@@ -119,7 +121,7 @@ class ReaderProcesses:
             raise
 
     def read(self, tasks: Sequence[Task], on_chunk: Callable[[ChunkTiming], None]) -> MeasuredRun:
-        """Read all of them, in their order, each reader the next one when it is free. Blocks; call it once."""
+        """Read all tasks in their order; each free reader takes the next one. Blocks; called once."""
         waiting = deque(tasks)
         found: list[ChunkTiming] = []
         began_s = time.monotonic()
@@ -141,15 +143,17 @@ class ReaderProcesses:
         return MeasuredRun(len(self._links), seconds, found, *self._end())
 
     def distribute(self, tasks: Sequence[Any], kind: type[Any]) -> tuple[list[Any], float, int]:
-        """Each reader one of the tasks, all at once. Returns their answers, which are of `kind`, the CPU seconds of all
-        and the memory of the largest, in bytes. Blocks; call it once.
+        """Give each reader one of the tasks, all at the same time.
+
+        Returns their answers, which are of `kind`, the CPU seconds of all readers, and the memory of the largest in
+        bytes. Blocks; called once.
         """
         for link, task in zip(self._links, tasks, strict=True):
             link.send(task)
         left = dict(enumerate(self._links))
         answers: dict[int, Any] = {}
         while left:
-            # In turns, so that who waits can be interrupted, and the first error ends it.
+            # The wait is divided, so that it can be interrupted and the first error ends it.
             at_work = {id(link): reader for reader, link in left.items()}
             for ready in wait([*left.values()], _TURN_S):
                 assert isinstance(ready, Connection)
@@ -168,7 +172,7 @@ class ReaderProcesses:
         for link in self._links:
             link.close()
         for process in self._processes:
-            # It may be in the middle of a chunk, and holds nothing that anybody else needs.
+            # The reader may be in the middle of a chunk, and holds nothing that others need.
             process.terminate()
         for process in self._processes:
             process.join(_ENDS_WITHIN_S)
@@ -201,8 +205,8 @@ class ReaderProcesses:
 
 
 def _serve(link: Connection, work: Work) -> None:
-    """A reader's process."""
-    # Ctrl-C is for the one that started it, which ends it.
+    """Run a reader's process."""
+    # The parent process handles Ctrl-C, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, BrokenPipeError):
         try:
@@ -240,7 +244,7 @@ class _ChunkReader:
                 break
         ended_s = time.monotonic()
         if cut_off:
-            # The rest of the answer is still under way on the old connection.
+            # The rest of the answer is still arriving on the old connection.
             self._chunks.close()
             self._chunks = self._source.chunk_reader()
         return _Done(task.number, began_s, ended_s, rows, size, cut_off)

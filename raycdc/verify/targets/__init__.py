@@ -1,1 +1,4 @@
-"""Readers of targets, one per sink: they read what is there, by others' libraries, and know nothing of its writer."""
+"""Readers of targets, one per sink.
+
+They use other libraries than the writers of the targets, and share no code with them.
+"""

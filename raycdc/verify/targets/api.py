@@ -1,4 +1,4 @@
-"""What a target is to whoever compares it: its columns, and its rows as they are at one moment."""
+"""The interface of a target for its comparison: its columns, and its rows as of one moment."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import pyarrow as pa
 
 
 class NotComparedError(Exception):
-    """A table cannot be compared, or not now; the text says why, and what to do. It concerns this table alone."""
+    """Raised if a table cannot be compared, or not now.
+
+    The text has the reason and the remedy. It concerns only this table.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Some rows: in each column that is named each of them has one of the column's `values`, which are distinct and
-    ascending, and of type int64, decimal128(38, 0) or string.
+    """Selects some rows: in each named column a row has one of the column's `values`.
 
-    With `of_changes` rows that say that the table was emptied (`raycdc.verify.changelog`) are wanted beside them.
+    These are distinct and ascending, of type int64, decimal128(38, 0) or string. With `of_changes`, rows which record
+    that the table was emptied (`raycdc.verify.changelog`) are selected, too.
     """
 
     values: Mapping[str, pa.Array]
@@ -26,19 +29,19 @@ class RowFilter:
 
 
 class TargetTable(Protocol):
-    """A target that can be read. Methods block; each call of `batches` sees the newest rows, all of one moment."""
+    """A target that can be read. Methods block; each call of `batches` returns the newest rows, as of one moment."""
 
-    #: Whether -0.0 is stored as 0.0.
+    #: True if -0.0 is stored as 0.0.
     one_zero: bool
 
     def columns(self) -> Sequence[str]:
-        """Names of all columns. Raises `NotComparedError` if there is no such target."""
+        """Return the names of all columns. Raises `NotComparedError` if there is no such target."""
 
     def rows_about(self) -> int:
-        """About how many rows it has, for people; 0 if that would cost a scan."""
+        """Return the approximate number of rows, for people; 0 if that would need a scan."""
 
     def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
-        """The columns `columns`, in that order, of all rows; types are the target's.
+        """Yield all rows with the columns `columns`, in that order, in the target's types.
 
-        Of `wanted` rows the reader skips as many others as it can: it may give more rows, never fewer.
+        With `wanted`, the reader skips as many other rows as it can: it may return more rows than wanted, never fewer.
         """

@@ -14,12 +14,12 @@ from raycdc.storage.url import FolderLocation, parse_location
 from raycdc.verify.targets.api import NotComparedError, RowFilter
 from raycdc.verify.targets.spans import arrow_condition
 
-#: Rows that become hashes at once.
+#: The number of rows that are hashed at a time.
 _BATCH_ROWS = 131_072
 
 
 class DeltaRows:
-    """`TargetTable` of the table that a lake at `path` (a folder or URL) has for `target`."""
+    """The rows of the table that a lake at `path` (a folder or URL) has for `target`; a `TargetTable`."""
 
     one_zero = False
 
@@ -44,13 +44,13 @@ class DeltaRows:
     def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         table = self._table()
         if "deletionVectors" in (table.protocol().reader_features or ()):
-            # The pyarrow dataset would not see which rows are marked as deleted.
+            # The pyarrow dataset ignores marks of deleted rows.
             names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
             reader = QueryBuilder().register("target", table).execute(f"SELECT {names} FROM target")
             yield from pa.RecordBatchReader.from_stream(reader)
             return
         rows = table.to_pyarrow_dataset()
-        # The files' statistics in the log, and then those of their groups of rows.
+        # The reader uses the files' statistics in the log, and then those of their groups of rows.
         condition = arrow_condition(wanted, rows.schema)
         yield from rows.scanner(columns=list(columns), filter=condition, batch_size=_BATCH_ROWS).to_batches()
 

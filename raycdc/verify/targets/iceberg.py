@@ -1,4 +1,4 @@
-"""Iceberg tables, read by pyiceberg at their newest snapshot: of its catalogs, or of a warehouse folder."""
+"""Reads Iceberg tables by pyiceberg at their newest snapshot, in its catalogs or in a warehouse folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raycdc.verify.changelog import EMPTIED, KIND
 from raycdc.verify.targets.api import NotComparedError, RowFilter
 from raycdc.verify.targets.spans import spans
 
-#: Its classes are made with arguments that pydantic's types do not show.
+#: pyiceberg's classes accept arguments that pydantic's types do not show.
 _has: Any = pyiceberg.expressions
 
 _METADATA = re.compile(r"v(\d+)(?:\.gz)?\.metadata\.json")
@@ -34,7 +34,7 @@ _METADATA = re.compile(r"v(\d+)(?:\.gz)?\.metadata\.json")
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """Where tables are, as the sink's section says: `type` is hadoop, sql, rest or glue."""
+    """The location of tables according to the sink's section: `type` is hadoop, sql, rest or glue."""
 
     type: str
     name: str
@@ -44,7 +44,7 @@ class Warehouse:
     storage: StorageSettings
 
     def table(self, target: TableId) -> Table:
-        """Raise `NotComparedError` if there is none, or where nothing here reads it."""
+        """Return the table. Raises `NotComparedError` if there is none, or if its catalog cannot be read here."""
         absent = NotComparedError(f"there is no Iceberg table {target} in the catalog")
         if self.type == "hadoop":
             location = parse_location(self.warehouse)
@@ -61,7 +61,7 @@ class Warehouse:
             return catalog.load_table((target.db, target.table))
         except NoSuchTableError:
             raise absent from None
-        except Exception as cause:  # whatever SQLAlchemy's driver, boto3 or the HTTP library raises
+        except Exception as cause:  # SQLAlchemy's driver, boto3 and the HTTP library raise different errors.
             raise SinkError(
                 f"The {self.type} catalog of the Iceberg sink cannot be read ({type(cause).__name__}). Check "
                 "sink.catalog.uri and properties."
@@ -81,7 +81,7 @@ class Warehouse:
 
 
 class IcebergRows:
-    """`TargetTable` of the table ``DB.TABLE``."""
+    """The rows of the table ``DB.TABLE``; a `TargetTable`."""
 
     one_zero = False
 
@@ -108,7 +108,10 @@ class IcebergRows:
 
 
 def _condition(wanted: RowFilter | None, schema: Schema) -> BooleanExpression:
-    """By which files and groups of rows are skipped: spans of integers and texts, whose bounds are exact."""
+    """Return the condition by which files and groups of rows are skipped.
+
+    It has spans of integers and texts, because their bounds are exact.
+    """
     parts: list[Any] = []
     for name, values in () if wanted is None else wanted.values.items():
         kind = schema.find_field(name).field_type

@@ -1,4 +1,4 @@
-"""Collections, read as a source of this kind is: raw BSON, decoded in the types that their fields must have."""
+"""Reads collections like a source of this kind: raw BSON, decoded in the types that their fields must have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raycdc.verify.changelog import EMPTIED, KIND, ORDER
 from raycdc.verify.targets.api import NotComparedError, RowFilter
 
 _BATCH_DOCUMENTS = 100_000
-#: Digits that Decimal128 holds, and those of a second that a date does; what has more is a text.
+#: The digits of a Decimal128, and of a date's second; values with more digits are stored as text.
 _DECIMAL_DIGITS = 34
 _DATE_DIGITS = 3
 
@@ -31,7 +31,9 @@ _OneOf = Mapping[str, Sequence[int | str]]
 
 
 class MongoDbRows:
-    """`TargetTable` of the collection TABLE of the database DB, whose documents have the columns of `schema`."""
+    """The rows of the collection TABLE of the database DB, whose documents have the columns of `schema`; a
+    `TargetTable`.
+    """
 
     one_zero = False
 
@@ -48,7 +50,7 @@ class MongoDbRows:
         return f"MongoDbRows({self._target})"
 
     def columns(self) -> Sequence[str]:
-        """Those of the schema: a field that a document lacks is NULL."""
+        """Return the columns of the schema: a field that a document lacks is NULL."""
         with connect(self._uri, key_path="sink.uri") as client:
             try:
                 there = self._target.table in client[self._target.db].list_collection_names()
@@ -74,7 +76,8 @@ class MongoDbRows:
         with connect(self._uri, key_path="sink.uri") as client:
             collection = client[self._target.db][self._target.table]
             found = RawFind(collection, self._query(wanted), [ID, *columns], batch_size=_BATCH_DOCUMENTS)
-            # By the index, as a scan meets a document twice that goes and comes again after it.
+            # The query uses the index, because a scan returns a document twice that is deleted and inserted again after
+            # it.
             found.hint([(ID, ASCENDING)])
             try:
                 for raw in found:
@@ -88,7 +91,10 @@ class MongoDbRows:
                 found.close()
 
     def _query(self, wanted: RowFilter | None) -> Mapping[str, _OneOf | Sequence[Mapping[str, _OneOf | str]]]:
-        """By which the server skips documents: numbers of any width are equal, texts where they are stored as such."""
+        """Return the condition by which the server skips documents.
+
+        Numbers of any width are equal; texts are compared if the field stores texts.
+        """
         parts: dict[str, _OneOf] = {}
         for name, values in () if wanted is None else wanted.values.items():
             texts = pa.types.is_string(values.type) and self._types[name] == parse_type("string")
@@ -105,7 +111,7 @@ class MongoDbRows:
 
 
 def _stored(logical: LogicalType) -> LogicalType:
-    """The type of the field with values of `logical`."""
+    """Return the type of the field with values of the type `logical`."""
     match logical.kind:
         case TypeKind.BOOLEAN:
             return parse_type("bool")

@@ -1,4 +1,4 @@
-"""Tables of MySQL and MariaDB, read as a source of this kind is: by one statement over the binary protocol."""
+"""Reads tables of MySQL and MariaDB like a source of this kind: by one statement over the binary protocol."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from raycdc.model import TableId
 from raycdc.verify.changelog import EMPTIED, KIND
 from raycdc.verify.targets.api import NotComparedError, RowFilter
 
-#: Types of columns by whose values the server is asked for rows.
+#: The types of columns whose values can be in the condition of a query.
 _NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 _TEXTS = ("varchar", "text", "mediumtext", "longtext")
 
 
 class MySqlRows:
-    """The `TargetTable` for MySQL and MariaDB, where the table has the name `target`."""
+    """The rows of the table `target` in MySQL or MariaDB; a `TargetTable`."""
 
-    #: MariaDB stores one zero only.
+    #: MariaDB stores only one zero.
     one_zero = True
 
     def __init__(self, settings: MySqlSettings, target: TableId) -> None:
@@ -63,7 +63,7 @@ class MySqlRows:
 
     @contextmanager
     def _connection(self) -> Iterator[Connection[Any]]:
-        """One to the target; what goes wrong is told as the sink's."""
+        """Open a connection to the target. Errors are raised as those of a sink."""
         try:
             with closing(connect(self._settings)) as connection:
                 yield connection
@@ -72,7 +72,10 @@ class MySqlRows:
 
 
 def _where(wanted: RowFilter | None, columns: Mapping[str, MySqlColumn]) -> str:
-    """A clause by which the server skips rows; it compares texts as its collation does, so it may give more."""
+    """Return the condition by which the server skips rows.
+
+    It compares texts by its collation, so it may return more rows.
+    """
     parts = []
     for name, values in () if wanted is None else wanted.values.items():
         numbers, texts = columns[name].data_type in _NUMBERS, columns[name].data_type in _TEXTS

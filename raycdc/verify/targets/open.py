@@ -1,4 +1,4 @@
-"""From a sink's section of the configuration to the reader of one of its targets."""
+"""Opens the reader of a target by the sink's section of the configuration."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ READABLE = ("delta", "iceberg", "jdbc", "mongodb", "parquet")
 
 
 def open_target(config: PipelineConfig, target: TableId, schema: TableSchema) -> TargetTable:
-    """The target with rows of `schema`; opens no connection.
+    """Return the reader of the target, whose rows have `schema`; opens no connection.
 
-    Raises `NotComparedError` for a sink that nobody reads here.
+    Raises `NotComparedError` for a sink without a reader.
     """
-    # Each sink's section has a class of its own, which only its plug-in knows.
+    # Each sink's section has its own class, which only its plug-in knows.
     section: Any = config.sink
     settings = config.storage.settings()
     match section.type:
@@ -48,7 +48,7 @@ def open_target(config: PipelineConfig, target: TableId, schema: TableSchema) ->
 
 
 def _database_rows(address: Any, target: TableId) -> TargetTable:
-    """`address` is a `raycdc.sinks.jdbc.plugin.Address`."""
+    """Return the reader of a table in a database. `address` is a `raycdc.sinks.jdbc.plugin.Address`."""
     if address.kind == "postgresql":
         from raycdc.verify.targets.postgres import Login, PostgresRows
 

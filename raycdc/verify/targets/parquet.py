@@ -1,4 +1,4 @@
-"""Parquet files of a changelog in a folder: the visible ones, whatever columns the table had when each was written."""
+"""Reads the Parquet files of a changelog in a folder: the visible ones, which may have different columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BATCH_ROWS = 131_072
 
 
 class ParquetRows:
-    """`TargetTable` of the files in ``PATH/DB/TABLE``."""
+    """The rows of the files in ``PATH/DB/TABLE``; a `TargetTable`."""
 
     one_zero = False
 
@@ -33,7 +33,9 @@ class ParquetRows:
         return f"ParquetRows({str(self._folder)!r})"
 
     def columns(self) -> Sequence[str]:
-        """Those of all files, which must be the same: a column that is missing in older files may have been renamed."""
+        """Return the columns of the files, which must be the same in all: one that older files lack may have been
+        renamed.
+        """
         found: list[str] | None = None
         for file in self._files():
             names = pq.read_schema(file).names

@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL, read by ADBC in one statement, which sees one moment."""
+"""Reads tables of PostgreSQL by ADBC in one statement, as of one moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raycdc.verify.targets.api import NotComparedError, RowFilter
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where a server is and who asks; ``repr`` has no password."""
+    """The address of a server, and the account; ``repr`` shows no password."""
 
     host: str
     port: int
@@ -33,13 +33,13 @@ class Login:
     tls_ca: str | None = None
 
 
-#: Types of columns by whose values the server is asked for rows, and the type that these are given.
+#: The types of columns whose values can be in the condition of a query, with the type to which values are cast.
 _ASKED = {"smallint": "bigint", "integer": "bigint", "bigint": "bigint", "numeric": "numeric"}
 _TEXTS = ("text", "character varying")
 
 
 class PostgresRows:
-    """`TargetTable` of the table of `target`'s name in the schema of its database's."""
+    """The rows of the table of `target`'s name, in the schema that is named like its database; a `TargetTable`."""
 
     one_zero = False
 
@@ -87,7 +87,7 @@ class PostgresRows:
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
-        """One of a connection of its own."""
+        """Yield a cursor of a new connection."""
         try:
             with closing(self._connect()) as connection, connection.cursor() as cursor:
                 yield cursor
@@ -107,12 +107,12 @@ class PostgresRows:
 
 
 def _stored(column: pa.Array) -> pa.Array:
-    """Numbers of any size and JSON come as an extension type over their text."""
+    """Return the stored values: numbers of any size and JSON come as an extension type of their text."""
     return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
 def _where(wanted: RowFilter, types: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """A clause by which the server skips rows, and its parameters: a list of values each, as JSON."""
+    """Return the condition by which the server skips rows, and its parameters: one list of values each, as JSON."""
     parts: list[str] = []
     lists: list[str] = []
     for name, values in wanted.values.items():

@@ -1,4 +1,4 @@
-"""Wanted rows as spans of values, by which readers of files leave out whole files and groups of rows."""
+"""Covers wanted values by spans, by which readers of files skip whole files and groups of rows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ import pyarrow.compute as pc
 from raycdc.verify.changelog import EMPTIED, KIND
 from raycdc.verify.targets.api import RowFilter
 
-#: So many conditions a file's statistics are held against.
+#: The maximum number of spans per column, because each is compared with every file's statistics.
 SPANS_MAX = 64
 
 
 def spans(values: pa.Array) -> Sequence[tuple[Any, Any]]:
-    """Spans [first, last] that have all of the values: numbers by their widest gaps, texts in shares of equal size."""
+    """Return spans [first, last] that contain all values: numbers are split at their widest gaps, texts in
+    equal parts.
+    """
     count = len(values)
     if count <= SPANS_MAX:
         cuts = np.arange(1, count)
     elif pa.types.is_integer(values.type):
-        # In doubles, which do not overflow: a gap that seems to be another one is as good as any.
+        # Doubles do not overflow. If rounding chooses another gap, the spans are still correct.
         gaps = np.diff(values.to_numpy().astype(np.float64))
         cuts = np.sort(np.argpartition(gaps, -(SPANS_MAX - 1))[-(SPANS_MAX - 1) :]) + 1
     else:
@@ -34,10 +36,10 @@ def spans(values: pa.Array) -> Sequence[tuple[Any, Any]]:
 
 
 def arrow_condition(wanted: RowFilter | None, schema: pa.Schema) -> pc.Expression | None:
-    """For a dataset with columns of `schema`; None if it can skip nothing.
+    """Return the condition for a dataset with columns of `schema`; None if it can skip nothing.
 
-    Columns of integers and texts alone: of other types statistics are not exact in each format (Delta has moments in
-    milliseconds, and decimals as floats).
+    Only columns of integers and texts are used: statistics of other types are not exact in each format (Delta has
+    moments in milliseconds, and decimals as floats).
     """
     if wanted is None:
         return None
@@ -50,7 +52,7 @@ def arrow_condition(wanted: RowFilter | None, schema: pa.Schema) -> pc.Expressio
             continue
         try:
             bounds = [(pa.scalar(low, kind), pa.scalar(high, kind)) for low, high in spans(values)]
-        except (pa.ArrowInvalid, OverflowError):  # Numbers that the column cannot have.
+        except (pa.ArrowInvalid, OverflowError):  # The column cannot have these numbers.
             continue
         parts.append(reduce(or_, ((pc.field(name) >= low) & (pc.field(name) <= high) for low, high in bounds)))
     if not parts:

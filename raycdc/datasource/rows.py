@@ -33,6 +33,7 @@ from raycdc.datasource.options import ReadOptions
 from raycdc.errors import DataError, SchemaError, SourceError
 from raycdc.model import META_COLUMNS, RowKind, TableId, TableSchema
 from raycdc.model.batch import SYMBOLS
+from raycdc.model.column_names import spark_fold
 from raycdc.model.evolution.merge import merge_schemas
 from raycdc.model.view import RowView
 from raycdc.segments import ANYWHERE, SegmentAccess, read_segment
@@ -56,7 +57,7 @@ def changelog_ddl(schema: TableSchema) -> str:
 
     Raises `SchemaError` if the table has a column with one of the added names.
     """
-    clashes = {column.name.casefold() for column in schema.columns} & {SIGN, WATERMARK}
+    clashes = {spark_fold(column.name) for column in schema.columns} & {SIGN, WATERMARK}
     if clashes:
         raise SchemaError(f"Column {min(clashes)} of the table has the name of one that the data source adds.")
     meta = ", ".join(f"`{name}` {META_TYPES[name].spark()}" for name in META_COLUMNS)

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.errors import SchemaError
+from raycdc.model.column_names import spark_fold
 from raycdc.model.schema import TableSchema
 
 
@@ -71,7 +72,7 @@ _RESERVED = frozenset({*META_COLUMNS, "_deleted", "_raycdc_order", "_raycdc_owne
 
 def reserved_column(names: Iterable[str]) -> str:
     """Return why a table with columns of these names is not supported, with advice; empty if it is supported."""
-    taken = next((name for name in names if name.casefold() in _RESERVED), None)
+    taken = next((name for name in names if spark_fold(name) in _RESERVED), None)
     if taken is None:
         return ""
     return (

@@ -26,6 +26,7 @@ from raycdc.errors import RowRefusedError, RulesRefusedError, SegmentUnavailable
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.arrays import failing
 from raycdc.model.batch import SYMBOLS
+from raycdc.model.column_names import find_name, mysql_fold
 from raycdc.model.json_text import decimal_text, timestamp_text
 from raycdc.model.keys import OWNER, owners
 from raycdc.model.redaction import row_named
@@ -59,7 +60,7 @@ def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, tabl
     owned = owners(batch, view.owner) if OWNER in columns else None
     if view.projection is not None:
         batch = _projected(batch, view.projection, _unmerged_names(view, columns))
-    sources = {column.name.casefold(): column for column in view.source.columns}
+    sources = {column.name: column for column in view.source.columns}
     targets = {column.name: column for column in view.target.columns}
     arrays = []
     for name in columns:
@@ -67,19 +68,19 @@ def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, tabl
             arrays.append(owned)
         elif name in META_COLUMNS:
             arrays.append(batch.column(name))
-        elif (source := sources.get(name.casefold())) is None:
+        elif (source := find_name(name, sources, mysql_fold)) is None:
             arrays.append(_missing(targets[name], batch.num_rows, fill=view.fill, table=table))
         else:
-            arrays.append(_turned(batch, source, targets[name].type, view, table))
+            arrays.append(_turned(batch, sources[source], targets[name].type, view, table))
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def _unmerged_names(view: RowView, columns: Sequence[str]) -> list[str]:
     """Return those of `columns` that rows of the view's source have, and metadata columns."""
-    there = {column.name.casefold(): column.name for column in view.source.columns}
+    there = [column.name for column in view.source.columns]
     meta = [name for name in columns if name in META_COLUMNS]
-    found = [there[name.casefold()] for name in columns if name not in META_COLUMNS and name.casefold() in there]
-    return [*found, *meta]
+    matches = (find_name(name, there, mysql_fold) for name in columns if name not in META_COLUMNS)
+    return [*(name for name in matches if name is not None), *meta]
 
 
 def _projected(batch: pa.RecordBatch, projection: Projection, names: Sequence[str]) -> pa.RecordBatch:

@@ -15,6 +15,7 @@ from raycdc.errors import (
     TargetExistsError,
 )
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
+from raycdc.model.column_names import spark_fold
 from raycdc.model.evolution.effects import SchemaChangeBehavior
 from raycdc.model.evolution.events import (
     AlterPrimaryKeyEvent,
@@ -123,7 +124,7 @@ def check_names(work: TableCommit, wanted: pa.Schema) -> None:
 
     `wanted` are all columns of the target, those of a changelog among them.
     """
-    clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
+    clashes = {spark_fold(c.name) for c in work.schema.columns} & {spark_fold(n) for n in META_COLUMNS}
     if clashes and len(wanted) > len(work.schema.columns):
         raise ColumnsRefusedError(
             f"{work.target}: column {min(clashes)} has the name of a metadata column of the changelog."

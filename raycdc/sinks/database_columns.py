@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from raycdc.errors import ChangeRefusedError
 from raycdc.model import Column
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.change_rules import ChangeRules
@@ -113,7 +114,7 @@ DATABASE: ColumnAbilities[Column] = ColumnAbilities(
     type_in_target=lambda column: column.type.kind,
     type_at_source=lambda column: column.type.kind,
 )
-DATABASE_IGNORING_CASE = replace(DATABASE, fold=str.casefold)
+DATABASE_IGNORING_CASE = replace(DATABASE, fold=mysql_fold)
 
 
 def same_everywhere(

@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 
 from raycdc.errors import RowRefusedError, SegmentUnavailableError, SinkError
 from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
+from raycdc.model.column_names import spark_fold
 from raycdc.model.redaction import row_named
 from raycdc.segments import SegmentWriter
 from raycdc.segments.access import HERE, SegmentAccess
@@ -250,7 +251,7 @@ class _Task:
     def inputs(self) -> list[str]:
         """Return the columns that expressions use, and `_seq`, which identifies the rows."""
         uses = self.resolved.uses
-        names = [column.name for column in self.resolved.source.columns if column.name.casefold() in uses.columns]
+        names = [column.name for column in self.resolved.source.columns if spark_fold(column.name) in uses.columns]
         meta = uses.meta | uses.filter_meta
         return [*names, *(name for name in META_COLUMNS if name in meta and name != "_seq"), "_seq"]
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.column_names import spark_fold
 from raycdc.model.evolution.apply import find_column
 from raycdc.model.rules.transform import Expression, Star, Transform, Transforms
 from raycdc.sinks import jvm_end
@@ -112,7 +113,7 @@ class SparkResolver:
         for item in transform.items:
             if isinstance(item, Star):
                 columns += star_columns(where, item, schema)
-                used |= {name.casefold() for name in item.left_out}
+                used |= {spark_fold(name) for name in item.left_out}
             elif isinstance(item, Expression):
                 at = f"{where}: projection, character"
                 analyzed = _analyze(empty, item.sql, at, item.at)
@@ -120,7 +121,7 @@ class SparkResolver:
                 columns.append(_column(analyzed, item.sql, f"{at} {item.at + 1}", schema))
             else:
                 columns.append(plain_column(where, item, schema))
-                used.add(columns[-1].stored.casefold())
+                used.add(spark_fold(columns[-1].stored))
         in_filter: frozenset[str] = frozenset()
         if transform.filter:
             analyzed = _analyze(empty, transform.filter, f"{where}: filter, character", 0)
@@ -164,8 +165,8 @@ def _register(spark: Any, transforms: Transforms) -> None:
     for index, transform in enumerate(transforms.all):
         for name, path in transform.udfs:
             key_path = f"transform[{index}].udf.{name}"
-            if known.setdefault(name.casefold(), path) != path:
-                raise ConfigError(f"{key_path}: another transform calls {known[name.casefold()]} so. Rename one.")
+            if known.setdefault(spark_fold(name), path) != path:
+                raise ConfigError(f"{key_path}: another transform calls {known[spark_fold(name)]} so. Rename one.")
             function = load_function(path, key_path)
             if not str(spark.sparkContext.master).startswith("local"):
                 # Executors on other machines do not have the module.
@@ -212,8 +213,8 @@ def _working_folder_last() -> Iterator[None]:
 
 
 def _column(analyzed: _Analyzed, sql: str, at: str, schema: TableSchema) -> ResolvedColumn:
-    if analyzed.column.casefold() in META_LOGICAL:
-        stored = analyzed.column.casefold()
+    if spark_fold(analyzed.column) in META_LOGICAL:
+        stored = spark_fold(analyzed.column)
         return ResolvedColumn(analyzed.name, META_LOGICAL[stored], stored=stored)
     if (index := find_column(schema, analyzed.column)) is not None:
         column = schema.columns[index]
@@ -225,7 +226,8 @@ def _column(analyzed: _Analyzed, sql: str, at: str, schema: TableSchema) -> Reso
 
 def _has_name(sql: str, name: str) -> bool:
     """Return True if the user gave the column the name `name`, instead of Spark making it from the expression."""
-    return sql.rstrip("`").casefold().endswith(name.replace("`", "``").casefold()) and sql.casefold() != name.casefold()
+    written, made = spark_fold(sql), spark_fold(name)
+    return written.rstrip("`").endswith(made.replace("`", "``")) and written != made
 
 
 def _logical(sql_type: str, at: str, name: str) -> LogicalType:
@@ -269,7 +271,7 @@ def _analyze(empty: Any, sql: str, at: str, offset: int) -> _Analyzed:
     inner = expression.child() if kinds[0] == "Alias" else expression
     column = inner.name() if inner.getClass().getSimpleName() == "AttributeReference" else ""
     references = expression.references().toSeq()
-    names = frozenset(references.apply(i).name().casefold() for i in range(references.size()))
+    names = frozenset(spark_fold(references.apply(i).name()) for i in range(references.size()))
     if not column and _holds_star(sql):
         raise SchemaError(
             f"{here}: {sql!r} takes all columns, and would be another value when one is added. Name them."

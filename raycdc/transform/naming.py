@@ -14,6 +14,7 @@ from typing import assert_never
 
 from raycdc.errors import SchemaError
 from raycdc.model import TableId, TableSchema
+from raycdc.model.column_names import spark_fold
 from raycdc.model.evolution.events import (
     AddColumnEvent,
     After,
@@ -80,7 +81,7 @@ class Naming:
         taken: dict[str, str] = {}
         for name in columns:
             made = found.get(name, name)
-            other = taken.setdefault(made.casefold(), name)
+            other = taken.setdefault(spark_fold(made), name)
             if other != name and (name in found or other in found):
                 raise SchemaError(
                     f"columns {other!r} and {name!r} of {table} would both be {made!r} in its target, because "
@@ -158,8 +159,8 @@ def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[Sc
             final[origin] = change.new_name
 
     def is_free(new_name: str, name: str) -> bool:
-        shown = names.get(new_name, new_name).casefold()
-        return all(names.get(other, other).casefold() != shown for other in final if other != name)
+        shown = spark_fold(names.get(new_name, new_name))
+        return all(spark_fold(names.get(other, other)) != shown for other in final if other != name)
 
     table, ordered = changes[indexes[0]].table, []
     while final:

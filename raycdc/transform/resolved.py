@@ -14,6 +14,7 @@ from typing import Protocol, assert_never
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.batch import reserved_column
+from raycdc.model.column_names import find_name, spark_fold
 from raycdc.model.evolution.apply import find_column
 from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.rules.lookup import Lookup, LookupColumn
@@ -72,12 +73,12 @@ class ResolvedLookup:
 
 def resolved_lookups(where: str, lookups: Sequence[Lookup], columns: Sequence[ResolvedColumn]) -> list[ResolvedLookup]:
     """Return `lookups` for rows with `columns`. Raises `SchemaError` for a lookup without a usable key column."""
-    there = {column.name.casefold(): column for column in columns}
+    there = {spark_fold(column.name): column for column in columns}
     found: list[ResolvedLookup] = []
     first = 0
     for lookup in lookups:
         at = f"{where}: {lookup.key_path}.on"
-        column = there.get(lookup.key.casefold())
+        column = there.get(spark_fold(lookup.key))
         if column is None:
             known = ", ".join(one.name for one in columns)
             raise SchemaError(f"{at}: there is no column {lookup.key!r}. The table's rows have {known}.")
@@ -153,7 +154,7 @@ class ResolvedTransform:
     def named(self) -> frozenset[str]:
         """Return the table's columns (in lower case) that expressions, lookups, or the target's partitions use."""
         by = {*self.layout.columns, *(lookup.key for lookup in self.lookups)}
-        return self.uses.columns | {c.stored.casefold() for c in self.columns if c.name in by and c.stored}
+        return self.uses.columns | {spark_fold(c.stored) for c in self.columns if c.name in by and c.stored}
 
     @property
     def computed(self) -> tuple[ResolvedColumn, ...]:
@@ -235,12 +236,12 @@ def finished(
         names.append(transform.deleted_column)
     seen: set[str] = set()
     for name in names:
-        if name.casefold() in META_COLUMNS:
+        if spark_fold(name) in META_COLUMNS:
             raise SchemaError(f"{where}: {name} needs a name of its own: {name} AS …")
-        if name.casefold() in seen:
+        if spark_fold(name) in seen:
             raise SchemaError(f"{where}: the column {name!r} is in the result twice. Give one another name with AS.")
-        seen.add(name.casefold())
-    if own := next((c.name for c in schema.columns if c.name.casefold().startswith((COMPUTED, LOOKED_UP))), ""):
+        seen.add(spark_fold(name))
+    if own := next((c.name for c in schema.columns if spark_fold(c.name).startswith((COMPUTED, LOOKED_UP))), ""):
         raise SchemaError(f"{where}: a table with a column {own!r} cannot be transformed: the name is used within.")
     if reserved := reserved_column(name for name in names if name != transform.deleted_column):
         raise SchemaError(f"{where}: {reserved}")
@@ -262,12 +263,11 @@ def finished(
 
 def star_columns(where: str, star: Star, schema: TableSchema) -> list[ResolvedColumn]:
     """Return the columns for which ``*`` stands."""
-    left_out = {name.casefold() for name in star.left_out}
-    there = {column.name.casefold() for column in schema.columns}
-    for name in star.left_out:
-        if name.casefold() not in there:
-            raise unknown_column(where, name, star.at, schema)
-    kept = [column for column in schema.columns if column.name.casefold() not in left_out]
+    there = [column.name for column in schema.columns]
+    left_out = {name: find_name(name, there, spark_fold) for name in star.left_out}
+    if unknown := next((name for name, match in left_out.items() if match is None), None):
+        raise unknown_column(where, unknown, star.at, schema)
+    kept = [column for column in schema.columns if column.name not in left_out.values()]
     return [ResolvedColumn(c.name, c.type, c.nullable, stored=c.name, flows=True, default=c.default) for c in kept]
 
 
@@ -278,10 +278,10 @@ def unknown_column(where: str, name: str, at: int, schema: TableSchema) -> Schem
 
 
 def _override(where: str, transform: Transform, columns: Sequence[ResolvedColumn]) -> tuple[str, ...]:
-    there = {column.name.casefold(): column for column in columns}
+    there = {spark_fold(column.name): column for column in columns}
     key = []
     for name in transform.primary_keys:
-        column = there.get(name.casefold())
+        column = there.get(spark_fold(name))
         if column is None:
             raise SchemaError(
                 f"{where}: primary_keys names {name!r}, which the projection does not give. Add it there."
@@ -300,14 +300,14 @@ def _override(where: str, transform: Transform, columns: Sequence[ResolvedColumn
 
 def _layout(where: str, asked: TableLayout, result: TableSchema) -> TableLayout:
     """Return the `asked` layout with its columns spelled as in `result`."""
-    there = {column.name.casefold(): column.name for column in result.columns}
+    there = {spark_fold(column.name): column.name for column in result.columns}
     for field in asked.partitions:
-        if field.column.casefold() not in there:
+        if spark_fold(field.column) not in there:
             known = ", ".join(there.values())
             raise SchemaError(
                 f"{where}: partition_by names {field.column!r}, which the projection does not give. It gives {known}."
             )
-    fields = (replace(field, column=there[field.column.casefold()]) for field in asked.partitions)
+    fields = (replace(field, column=there[spark_fold(field.column)]) for field in asked.partitions)
     return replace(asked, partitions=tuple(fields))
 
 
@@ -346,10 +346,10 @@ class PlainResolver:
             assert not isinstance(item, Expression), item
             if isinstance(item, Star):
                 columns += star_columns(where, item, schema)
-                used |= {name.casefold() for name in item.left_out}
+                used |= {spark_fold(name) for name in item.left_out}
             else:
                 columns.append(plain_column(where, item, schema))
-                used.add(columns[-1].stored.casefold())
+                used.add(spark_fold(columns[-1].stored))
         uses = Uses(frozenset(used - META_LOGICAL.keys() - {""}), frozenset(used & META_LOGICAL.keys()))
         return finished(table, transform, schema, columns, uses=uses, key_path=key_path)
 
@@ -359,8 +359,8 @@ def plain_column(where: str, item: Renamed | Constant, schema: TableSchema) -> R
     match item:
         case Constant(value, name):
             return ResolvedColumn(name, constant_type(value), nullable=False, constant=value)
-        case Renamed(column, name) if column.casefold() in META_LOGICAL:
-            there = column.casefold()
+        case Renamed(column, name) if spark_fold(column) in META_LOGICAL:
+            there = spark_fold(column)
             return ResolvedColumn(name, META_LOGICAL[there], stored=there)
         case Renamed(column, name, at):
             index = find_column(schema, column)

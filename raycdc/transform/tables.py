@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
+from raycdc.model.column_names import spark_fold
 from raycdc.model.evolution.apply import find_column
 from raycdc.model.evolution.events import (
     AddColumnEvent,
@@ -93,11 +94,11 @@ def _has_star(resolved: ResolvedTransform) -> bool:
 
 
 def _flows(resolved: ResolvedTransform, name: str) -> bool:
-    return any(column.flows and column.stored.casefold() == name.casefold() for column in resolved.columns)
+    return any(column.flows and spark_fold(column.stored) == spark_fold(name) for column in resolved.columns)
 
 
 def _check_unused(resolved: ResolvedTransform, change: SchemaChangeEvent, *names: str) -> None:
-    used = [name for name in names if name.casefold() in resolved.named]
+    used = [name for name in names if spark_fold(name) in resolved.named]
     if used:
         raise SchemaError(
             f"{change.table}: {change.type} of column {used[0]!r}, which the table's transform names: its rows would "

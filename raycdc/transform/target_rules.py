@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import TableId, TableSchema
+from raycdc.model.column_names import spark_fold
 from raycdc.model.evolution.events import (
     AddColumnEvent,
     DropColumnEvent,
@@ -65,7 +66,7 @@ class TargetRules:
         """Return True if a transform or a mask of the table names the column, so that its values must stay in it."""
         transform = self.transforms.of(table)
         return self.masks.of(table, column) is not None or (
-            transform is not None and column.casefold() in named(transform)
+            transform is not None and spark_fold(column) in named(transform)
         )
 
     def shared(self, table: TableId, tables: Collection[TableId]) -> str:
@@ -171,8 +172,8 @@ class TargetRules:
         transform = self.transforms.of(table)
         if transform is None:
             return ""
-        here = {column.name.casefold() for column in after.columns}
-        gone = [c.name for c in before.columns if c.name.casefold() in named(transform) - here]
+        here = {spark_fold(column.name) for column in after.columns}
+        gone = [c.name for c in before.columns if spark_fold(c.name) in named(transform) - here]
         lost = [*gone, *filter(None, (_lost(event, transform) for event in events))]
         if not lost:
             return ""
@@ -187,12 +188,12 @@ def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
     """Return the column that the transform names and that `event` removes or replaces; empty if there is none."""
     match event:
         case DropColumnEvent(_, name):
-            return name if name.casefold() in named(transform) else ""
+            return name if spark_fold(name) in named(transform) else ""
         case RenameColumnEvent(_, name, new_name):
-            gone = name if name.casefold() in named(transform) else ""
-            return gone or (new_name if new_name.casefold() in _taken(transform) else "")
+            gone = name if spark_fold(name) in named(transform) else ""
+            return gone or (new_name if spark_fold(new_name) in _taken(transform) else "")
         case AddColumnEvent(_, column, _):
-            return column.name if column.name.casefold() in _taken(transform) else ""
+            return column.name if spark_fold(column.name) in _taken(transform) else ""
         case _:
             return ""
 
@@ -200,13 +201,13 @@ def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
 def named(transform: Transform) -> set[str]:
     """Return all names in the transform, in lower case: of columns, of results, and of functions."""
     keys = [lookup.key for lookup in transform.lookups]
-    names = {name.casefold() for name in (*transform.primary_keys, *transform.layout.columns, *keys)}
+    names = {spark_fold(name) for name in (*transform.primary_keys, *transform.layout.columns, *keys)}
     for item in transform.items:
         match item:
             case Star(left_out, _):
-                names |= {name.casefold() for name in left_out}
+                names |= {spark_fold(name) for name in left_out}
             case Renamed(column, _, _):
-                names.add(column.casefold())
+                names.add(spark_fold(column))
             case Expression(sql, _):
                 names |= set(_names(sql))
     return names | set(_names(transform.filter))
@@ -220,19 +221,19 @@ def _taken(transform: Transform) -> set[str]:
     stars = [item for item in transform.items if isinstance(item, Star)]
     if not stars:
         return set()
-    names = {transform.deleted_column.casefold()} if transform.soft else set()
-    names |= {column.name.casefold() for lookup in transform.lookups for column in lookup.columns}
+    names = {spark_fold(transform.deleted_column)} if transform.soft else set()
+    names |= {spark_fold(column.name) for lookup in transform.lookups for column in lookup.columns}
     for item in transform.items:
         match item:
             case Renamed(_, name, _) | Constant(_, name, _):
-                names.add(name.casefold())
+                names.add(spark_fold(name))
             case Expression(sql, _):
                 names |= set(_names(sql)[-1:])
-    return names - {name.casefold() for name in stars[0].left_out}
+    return names - {spark_fold(name) for name in stars[0].left_out}
 
 
 def _names(sql: str) -> list[str]:
-    return [unquoted(name).casefold() for name in _NAME.findall(_TEXTS.sub(" ", sql))]
+    return [spark_fold(unquoted(name)) for name in _NAME.findall(_TEXTS.sub(" ", sql))]
 
 
 def _shown(schema: TableSchema) -> str:

@@ -114,7 +114,7 @@ class ComparedColumn:
     @property
     def salt(self) -> int:
         """Return a number that depends only on the name, so that both sides have the same."""
-        return int.from_bytes(hashlib.blake2b(self.name.casefold().encode(), digest_size=7).digest(), "big")
+        return int.from_bytes(hashlib.blake2b(self.name.encode(), digest_size=7).digest(), "big")
 
 
 @dataclass(frozen=True, slots=True)

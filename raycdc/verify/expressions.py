@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from raycdc.config import SparkOptions
 from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TableSchema
+from raycdc.model.column_names import spark_fold
 from raycdc.model.rules.transform import Transform, Transforms
 from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, TransformResolver
 from raycdc.transform.resolved import CONSTANT_META, META_LOGICAL, is_plain
@@ -126,7 +127,7 @@ def computable(resolved: ResolvedTransform) -> Sequence[ResolvedColumn]:
 def _inputs(resolved: ResolvedTransform) -> dict[str, LogicalType]:
     """Return the columns that expressions use, by name."""
     uses = resolved.uses
-    used = {column.name: column.type for column in resolved.source.columns if column.name.casefold() in uses.columns}
+    used = {column.name: column.type for column in resolved.source.columns if spark_fold(column.name) in uses.columns}
     meta = {name: META_LOGICAL[name] for name in CONSTANT_META if name in uses.meta | uses.filter_meta}
     return used | meta
 

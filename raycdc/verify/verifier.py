@@ -15,6 +15,7 @@ from raycdc.driver.resolve import ResolvedRun
 from raycdc.driver.startup_checks import Start
 from raycdc.errors import ConfigError, SchemaError, StateError, TableRefusedError
 from raycdc.model import TableId, TableSchema
+from raycdc.model.column_names import find_name, spark_fold
 from raycdc.model.evolution.effects import SchemaChangeBehavior
 from raycdc.model.rules.selector import plain_table
 from raycdc.state.bad_row_counts import bad_rows
@@ -161,22 +162,21 @@ class Verifier:
         if invalid := sorted(set(varying) & set(schema.primary_key)):
             raise NotComparedError(f"its key has {', '.join(invalid)}, which is another value in each change")
         rows = open_target(self._config, target, schema)
-        there = {name.casefold(): name for name in rows.columns()}
-        absent = [name for name in maker.names if name.casefold() not in there]
+        there = rows.columns()
+        names = {name: match for name in maker.names if (match := find_name(name, there, spark_fold)) is not None}
+        absent = [name for name in maker.names if name not in names]
         if absent:
             self._judge_absent(target, absent, schema.primary_key, notes)
         columns = tuple(
-            ComparedColumn(name, CanonicalForm.of(schema.column(name).type, one_zero=rows.one_zero))
-            for name in maker.names
-            if name.casefold() in there
+            ComparedColumn(name, CanonicalForm.of(schema.column(name).type, one_zero=rows.one_zero)) for name in names
         )
         by_name = {column.name: column for column in columns}
         compared = Compared(columns, tuple(by_name[name] for name in schema.primary_key))
-        names = {name: there[name.casefold()] for name in by_name}
         source = SourceTableRows(self._source, table, document, maker)
         source_key = _source_key(document.schema, resolved)
         if resolved is not None and resolved.transform.soft:
-            deleted = there[resolved.transform.deleted_column.casefold()]
+            deleted = find_name(resolved.transform.deleted_column, there, spark_fold)
+            assert deleted is not None
             counts = partial(_present, deleted=deleted)
             return Sides(source, rows, compared, names, counts, (deleted,), source_key=source_key, leaves_rows_out=True)
         filtered, changes = resolved is not None and bool(resolved.transform.filter), not self._upsert

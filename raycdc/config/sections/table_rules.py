@@ -16,6 +16,7 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from raycdc.config.fields import Duration, Options, Secret, TablePattern, flattened_texts, option
 from raycdc.config.mongodb import parse_mongodb_uri, parse_type
 from raycdc.model.batch import reserved_column
+from raycdc.model.column_names import spark_fold
 from raycdc.model.rules.layout import TableLayout, partition_fields
 from raycdc.model.rules.lookup import Lookup, LookupColumn
 from raycdc.model.rules.mask import Mask, Masks
@@ -86,7 +87,7 @@ class TransformOptions(Options):
     @field_validator("primary_keys", mode="after")
     @classmethod
     def _check_keys(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if len({name.casefold() for name in names}) < len(names):
+        if len({spark_fold(name) for name in names}) < len(names):
             raise ValueError("names a column twice")
         return names
 
@@ -319,7 +320,7 @@ class LookupOptions(Options):
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         names = [self.prefix + name for name in self.columns]
-        if len({name.casefold() for name in names}) < len(names):
+        if len({spark_fold(name) for name in names}) < len(names):
             raise ValueError("columns: two names differ in case only, and targets cannot tell such names apart")
         if problem := reserved_column(names):
             raise ValueError(f"columns: {problem}")

@@ -30,6 +30,7 @@ from raycdc.connectors.mongodb.snapshot.selection import (
 )
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
+from raycdc.model.column_names import spark_fold
 from raycdc.model.rules.selector import TableSelector
 from raycdc.plugins import Plugin
 from raycdc.source.startup import SelectedTablesConfig, StartupOptions, checked, require_selected
@@ -245,7 +246,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         if unknown := [field for field in value if field not in METADATA_FIELDS]:
             raise ValueError(f"{unknown[0]!r} is none of {', '.join(METADATA_FIELDS)}")
         names = [ID, REST, WHOLE, *value.values()]
-        if len({name.casefold() for name in names}) < len(names):
+        if len({spark_fold(name) for name in names}) < len(names):
             raise ValueError(f"each column needs a name of its own, other than {ID}, {REST} and {WHOLE}")
         if unfit := [name for name in value.values() if UNFIT_NAME.search(name) or not name]:
             raise ValueError(f"targets cannot have a column {unfit[0]!r}")
@@ -255,9 +256,9 @@ class MongoDbSourceConfig(SelectedTablesConfig):
 
     @model_validator(mode="after")
     def _metadata_is_apart(self) -> Self:
-        taken = {name.casefold() for name in self.metadata.values()}
+        taken = {spark_fold(name) for name in self.metadata.values()}
         for collection, fields in self.columns.items():
-            if both := [name for name in fields if name.casefold() in taken]:
+            if both := [name for name in fields if spark_fold(name) in taken]:
                 raise ValueError(f"metadata: {collection} has the column {both[0]} in columns")
         return self
 
@@ -363,7 +364,7 @@ def _require_columns(fields: Mapping[str, str]) -> None:
         parse_type(text)
         if not name or "." in name or name.startswith("$") or "\0" in name:
             raise ValueError(f"{name!r} is no field of a document itself; nested ones are json")
-        other = seen.setdefault(name.casefold(), name)
+        other = seen.setdefault(spark_fold(name), name)
         if other != name:
             raise ValueError(f"{other!r} and {name!r} differ in case only, which targets cannot")
     if problem := reserved_column(fields):

@@ -40,6 +40,7 @@ from pyarrow.types import is_floating
 from raycdc.errors import RoutesRefusedError, RulesRefusedError, ValueRefusedError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.model.arrays import failing
+from raycdc.model.column_names import mysql_fold, spark_fold
 from raycdc.model.evolution.apply import find_column
 from raycdc.model.evolution.events import AlterColumnTypeEvent
 from raycdc.model.evolution.targets import Tables, TargetEpoch, TargetSchema
@@ -133,10 +134,10 @@ class BadRowFilter(MadeSegments):
 
 def risky(view: RowView) -> list[tuple[Column, LogicalType]]:
     """Return the columns of the view's source whose values may not fit the target's type, with that type."""
-    wanted = {column.name.casefold(): column.type for column in view.target.columns}
+    wanted = {mysql_fold(column.name): column.type for column in view.target.columns}
     found = []
     for column in view.source.columns:
-        want = wanted.get(column.name.casefold())
+        want = wanted.get(mysql_fold(column.name))
         if want is not None and may_fail(column.type, want):
             found.append((column, want))
     return found
@@ -375,7 +376,7 @@ class LeftOut:
         resolved: ResolvedTransform | None,
         epoch: int,
     ) -> None:
-        used = [name for name in names if resolved is not None and name.casefold() in resolved.uses.columns]
+        used = [name for name in names if resolved is not None and spark_fold(name) in resolved.uses.columns]
         lost = self._has_lost(table, epoch)
         if used and (self._leaves or lost):
             why = "rows of it were left out" if lost else f'pipeline.on_bad_record is "{self.records.action}"'
@@ -413,7 +414,7 @@ class LeftOut:
         names: Collection[str],
         resolved: ResolvedTransform | None,
     ) -> None:
-        used = [name for name in names if resolved is not None and name.casefold() in resolved.uses.columns]
+        used = [name for name in names if resolved is not None and spark_fold(name) in resolved.uses.columns]
         if names and (used or _may_be_bad(schema, target_epoch.schema)):
             if self._leaves:
                 name = next(iter(used or names))

@@ -2,8 +2,8 @@
 
 Pure. Sources and sinks both use it, so that they agree.
 
-Names of columns are compared as the source wrote them, ignoring case, because MySQL's column names are
-case-insensitive; the spelling kept is the table's own.
+A name in a change is the column of exactly that name, else the one that MySQL takes for it (`mysql_fold`), because case
+does not count in MySQL's names of columns. The table's own spelling is kept.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import assert_never
 
 from raycdc.errors import SchemaError
 from raycdc.model import Column, TableSchema
+from raycdc.model.column_names import find_name, mysql_fold
 from raycdc.model.evolution.events import (
     AddColumnEvent,
     After,
@@ -58,9 +59,10 @@ def apply_all(schema: TableSchema | None, changes: Iterable[SchemaChangeEvent]) 
 
 
 def find_column(schema: TableSchema, name: str) -> int | None:
-    """Return the index of the column called `name`, ignoring case; None if there is none."""
-    wanted = name.casefold()
-    return next((i for i, column in enumerate(schema.columns) if column.name.casefold() == wanted), None)
+    """Return the index of the column called `name`, else of the one that MySQL takes for it; None if there is none."""
+    names = [column.name for column in schema.columns]
+    match = find_name(name, names, mysql_fold)
+    return None if match is None else names.index(match)
 
 
 def _apply(schema: TableSchema, change: SchemaChangeEvent) -> TableSchema:

@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from raycdc.errors import RulesRefusedError
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.types import DECIMAL_PRECISION_MAX, wide_decimal
 
 STRING = LogicalType(TypeKind.STRING)
@@ -71,25 +72,25 @@ def merge_schemas(target: TableId, known: TableSchema, source: TableId, other: T
     """Return `known`, the columns of `target`, extended for rows of `source`: with more columns and wider types, none
     less.
 
-    Columns are the same if their names differ only in case. Raises `RulesRefusedError` if the keys differ.
+    Columns are the same if MySQL takes their names for one. Raises `RulesRefusedError` if the keys differ.
     """
-    if [name.casefold() for name in known.primary_key] != [name.casefold() for name in other.primary_key]:
+    if [mysql_fold(name) for name in known.primary_key] != [mysql_fold(name) for name in other.primary_key]:
         raise RulesRefusedError(
             f"{source} has the primary key ({', '.join(other.primary_key)}), and the tables routed to {target} before "
             f"it ({', '.join(known.primary_key)}): merged rows need one key. Route it elsewhere, or change its key."
         )
     columns = list(known.columns)
-    indexes = {column.name.casefold(): index for index, column in enumerate(columns)}
+    indexes = {mysql_fold(column.name): index for index, column in enumerate(columns)}
     for column in other.columns:
-        at = indexes.get(column.name.casefold())
+        at = indexes.get(mysql_fold(column.name))
         if at is None:
             columns.append(replace(column, nullable=True, default=None))
             continue
         here = columns[at]
         nullable = here.nullable or column.nullable
         columns[at] = replace(here, type=merge_types(here.type, column.type), nullable=nullable)
-    theirs = {column.name.casefold() for column in other.columns}
-    relaxed = (c if c.name.casefold() in theirs else replace(c, nullable=True) for c in columns)
+    theirs = {mysql_fold(column.name) for column in other.columns}
+    relaxed = (c if mysql_fold(c.name) in theirs else replace(c, nullable=True) for c in columns)
     return TableSchema(tuple(relaxed), known.primary_key)
 
 

@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from raycdc.errors import RoutesRefusedError, RulesRefusedError
 from raycdc.model import Column, LogicalType, TableId, TableSchema
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.evolution.apply import find_column
 from raycdc.model.evolution.events import (
     AddColumnEvent,
@@ -79,7 +80,7 @@ class TargetSchema:
         dropped = set(self.dropped_by(source))
         for _ in self.named:
             dropped |= {new for new, old in self.named.items() if old in dropped}
-        columns = (replace(c, default=None) if c.name.casefold() in dropped else c for c in self.schema.columns)
+        columns = (replace(c, default=None) if mysql_fold(c.name) in dropped else c for c in self.schema.columns)
         both, names = _with_names(own, self.named)
         return both, replace(self.schema, columns=tuple(columns)), names
 
@@ -197,9 +198,9 @@ def _losing(had: Collection[str], changes: Sequence[SchemaChangeEvent]) -> list[
             case AddColumnEvent(_, column, _):
                 names.append(column.name)
             case DropColumnEvent(_, name):
-                names = [other for other in names if other.casefold() != name.casefold()]
+                names = [other for other in names if mysql_fold(other) != mysql_fold(name)]
             case RenameColumnEvent(_, name, new_name):
-                names = [new_name if other.casefold() == name.casefold() else other for other in names]
+                names = [new_name if mysql_fold(other) == mysql_fold(name) else other for other in names]
             case CreateTableEvent(table, schema):
                 lost = [DropColumnEvent(table, name) for name in names if find_column(schema, name) is None]
                 at = len(reported) - 1 if reported and isinstance(reported[-1], TruncateTableEvent) else len(reported)
@@ -259,11 +260,11 @@ class _Merger:
                     self.passed_on += (replace(event, table=self.name),)
                 case AddColumnEvent(_, column, _):
                     self._check_added(source, column)
-                    added[column.name.casefold()] = column.default
+                    added[mysql_fold(column.name)] = column.default
                 case DropColumnEvent(_, dropped):
                     self._drop(source, dropped)
-                case RenameColumnEvent(_, dropped, new) if dropped.casefold() != new.casefold():
-                    self._rename(source, dropped.casefold(), new.casefold(), added)
+                case RenameColumnEvent(_, dropped, new) if mysql_fold(dropped) != mysql_fold(new):
+                    self._rename(source, mysql_fold(dropped), mysql_fold(new), added)
                     self._drop(source, dropped)
         if self.schema is None:
             plain = tuple(replace(column, default=None) for column in schema.columns)
@@ -273,7 +274,7 @@ class _Merger:
             before = self.schema
             both, _ = _with_names(schema, self.named)
             merged = merge_schemas(self.name, before, source, both)
-            names = [column.name.casefold() for column in merged.columns]
+            names = [mysql_fold(column.name) for column in merged.columns]
             columns = (
                 replace(column, default=added[name]) if name in begun else self._as_named(source, before, column)
                 for name, column in zip(names, merged.columns, strict=True)
@@ -305,7 +306,7 @@ class _Merger:
         """Return a new column that begins with another one's values with the type and default of that one; others
         unchanged.
         """
-        name = column.name.casefold()
+        name = mysql_fold(column.name)
         old = _first_name(name, self.named, before)
         if old is None or find_column(before, name) is not None:
             return column
@@ -319,7 +320,7 @@ class _Merger:
 
     def _drop(self, source: TableId, column: str) -> None:
         known = self.dropped.get(str(source), frozenset())
-        self.dropped = {**self.dropped, str(source): known | {column.casefold()}}
+        self.dropped = {**self.dropped, str(source): known | {mysql_fold(column)}}
 
     def _check_added(self, source: TableId, column: Column) -> None:
         """Check an added column that exists in the target.
@@ -331,7 +332,7 @@ class _Merger:
             return
         known = self.schema.columns[index]
         dropped: frozenset[str] = frozenset().union(*self.dropped.values(), self.named)
-        if known.default == column.default and column.name.casefold() not in dropped:
+        if known.default == column.default and mysql_fold(column.name) not in dropped:
             return
         raise RulesRefusedError(
             f"{source}: column {column.name} was added, but {self.name}, where other tables are merged with it, has a "
@@ -351,7 +352,7 @@ def _with_names(schema: TableSchema, named: Mapping[str, str]) -> tuple[TableSch
     """Return `schema` with the additional names of its columns, according to `named`, and the original
     column of each.
     """
-    own = {column.name.casefold(): column for column in schema.columns}
+    own = {mysql_fold(column.name): column for column in schema.columns}
     there = dict(own)
     for _ in named:
         there |= {new: there[old] for new, old in named.items() if new not in there and old in there}
@@ -379,7 +380,7 @@ def _steps(
     known = {column.name: column for column in before.schema.columns}
     for column in schema.columns:
         if column.name not in known:
-            old = _first_name(column.name.casefold(), named, before.schema)
+            old = _first_name(mysql_fold(column.name), named, before.schema)
             if old is None:
                 steps.append(AddColumnEvent(name, column))
             else:

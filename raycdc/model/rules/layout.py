@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from raycdc.model.column_names import spark_fold
+
 Kind = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
 
 #: The SQL names of partitions other than identity. Those of time are also accepted in the singular.
@@ -88,7 +90,7 @@ def partition_field(text: str) -> PartitionField:
 def partition_fields(texts: Sequence[str]) -> tuple[PartitionField, ...]:
     """Return all partitions. Raises ValueError if one is invalid or occurs twice."""
     fields = tuple(map(partition_field, texts))
-    seen = {(field.column.casefold(), field.kind) for field in fields}
+    seen = {(spark_fold(field.column), field.kind) for field in fields}
     if len(seen) < len(fields):
         raise ValueError("partitions twice by the same")
     return fields

@@ -23,6 +23,7 @@ from typing import Literal
 import pyarrow as pa
 
 from raycdc.errors import ConfigError
+from raycdc.model.column_names import spark_fold
 from raycdc.model.rules.selector import METACHARACTERS, UNQUOTED
 from raycdc.model.table import TableId, quoted_parts
 from raycdc.model.types import LogicalType, TypeKind
@@ -95,7 +96,7 @@ class Masks:
         for mask, pattern in zip(self.all, self._patterns, strict=True):
             plain = mask.plain
             if plain is not None:
-                if plain[0] == table and plain[1].casefold() == column.casefold():
+                if plain[0] == table and spark_fold(plain[1]) == spark_fold(column):
                     return mask
             elif pattern.fullmatch(name):
                 return mask

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from raycdc.core.failpoints import reach
 from raycdc.errors import TargetExistsError, TargetModifiedError
+from raycdc.model.column_names import spark_fold
 from raycdc.segments.access import HERE
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableCommit
 from raycdc.sinks.changes import fitted_to
@@ -134,8 +135,8 @@ class DeltaSteps(Target):
             return
         names = self._table.arrow().names
         work = fitted_to(work, self._context, names)
-        there = {name.casefold() for name in names}
-        if missing := [column.name for column in work.schema.columns if column.name.casefold() not in there]:
+        there = {spark_fold(name) for name in names}
+        if missing := [column.name for column in work.schema.columns if spark_fold(column.name) not in there]:
             raise TargetModifiedError(
                 f"{self._table.location} lacks the column {missing[0]!r} of the rows to "
                 "come: somebody else changed the table."

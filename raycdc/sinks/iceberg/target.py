@@ -23,6 +23,7 @@ from pyiceberg.manifest import DataFile, FileFormat
 
 from raycdc.core.failpoints import reach
 from raycdc.errors import TargetExistsError, TargetModifiedError
+from raycdc.model.column_names import spark_fold
 from raycdc.segments.tasks import ResultT, StageTask, run_in_process
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableCommit
 from raycdc.sinks.change_rules import ChangeRules
@@ -113,8 +114,8 @@ def mergeable(
 ) -> SchemaEvolution:
     """Return the columns of an existing table, extended by missing ones. Raises `SinkError` if types differ."""
     check_adoptable(ICEBERG, work.target, _fields(present), wanted)
-    there = {column.name.casefold() for column in present}
-    missing = [field for field in wanted if field.name.casefold() not in there]
+    there = {spark_fold(column.name) for column in present}
+    missing = [field for field in wanted if spark_fold(field.name) not in there]
     new = [IcebergColumn(next_id + at, field.name, type_text(field.type)) for at, field in enumerate(missing)]
     kept = [EvolvedColumn(column, column.id) for column in present]
     return SchemaEvolution((*kept, *(EvolvedColumn(column, None) for column in new)), emptied=False, rewritten=False)

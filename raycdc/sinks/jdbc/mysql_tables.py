@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from raycdc.clients.mysql import quote_name
 from raycdc.errors import TargetExistsError, TargetModifiedError
 from raycdc.model import Column, TableId, TypeKind
+from raycdc.model.column_names import mysql_fold
 from raycdc.sinks.database_columns import DatabasePlan
 from raycdc.sinks.jdbc.database import JdbcDatabase, Made
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
@@ -139,7 +140,7 @@ class MySqlTables:
         )
         if self._rows(references, target.db, target.table):
             return False
-        return {name.casefold() for name in self._types(target)} <= {column.name.casefold() for column in columns}
+        return {mysql_fold(name) for name in self._types(target)} <= {mysql_fold(column.name) for column in columns}
 
     def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
         comment, unsupported = inspect_mysql_table(self._rows, target, [column.name for column in columns])

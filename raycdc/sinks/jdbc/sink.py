@@ -39,6 +39,7 @@ from raycdc.config.tls import TlsMode
 from raycdc.core.secrets import as_private
 from raycdc.errors import ColumnsRefusedError, ConfigError, SinkError, TableRefusedError
 from raycdc.model import META_COLUMNS, Column, TableId
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.rules.names import LIMITS
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableCommit as Work
@@ -181,7 +182,7 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
                 session.commit()
 
     def check_work(self, work: Work) -> None:
-        names = [column.name.casefold() for column in work.schema.columns]
+        names = [mysql_fold(column.name) for column in work.schema.columns]
         if self._upsert:
             check_key(work)
         ours = [DELETED, *([CLAIMED] if work.merged else [])] if self._upsert else sorted(META_COLUMNS)

@@ -18,6 +18,7 @@ from typing import Any
 
 from raycdc.errors import TargetExistsError, TargetModifiedError
 from raycdc.model import Column, TableId
+from raycdc.model.column_names import mysql_fold
 
 Rows = Callable[..., list[tuple[Any, ...]]]
 
@@ -154,8 +155,8 @@ def _trigger(name: str) -> UnsupportedFeature:
 
 
 def _generated(made: Collection[str], columns: Collection[str]) -> UnsupportedFeature | None:
-    names = {column.casefold() for column in columns}
-    column = next((name for name in made if name.casefold() in names), None)
+    names = {mysql_fold(column) for column in columns}
+    column = next((name for name in made if mysql_fold(name) in names), None)
     if column is None:
         return None
     return UnsupportedFeature(
@@ -226,13 +227,13 @@ def check_mysql(
         target.db,
         target.table,
     )
-    ours = {column.name.casefold() for column in columns}
-    names = {name.casefold() for name in key}
+    ours = {mysql_fold(column.name) for column in columns}
+    names = {mysql_fold(name) for name in key}
     for name, kind, collation, extra, nullable in found:
-        if name.casefold() in names and collation is not None and collation not in exact:
+        if mysql_fold(name) in names and collation is not None and collation not in exact:
             raise _merging(target, where, name, f"the collation {collation}", f" COLLATE {exact[0]}")
-        moment = kind == "timestamp" and nullable == "NO" and name.casefold() not in names
-        if name.casefold() in ours and ("on update" in extra.lower() or moment):
+        moment = kind == "timestamp" and nullable == "NO" and mysql_fold(name) not in names
+        if mysql_fold(name) in ours and ("on update" in extra.lower() or moment):
             does = f"has a column {name} that the server may set to the time of a change"
             raise UnsupportedFeature(does, "Make it TIMESTAMP NULL without ON UPDATE").taken(target, where)
     _check_mysql_keys(rows, target, key, where)
@@ -248,8 +249,8 @@ def _check_mysql_keys(rows: Rows, target: TableId, key: Sequence[str], where: st
     ):
         if key and cut is not None:
             raise _merging(target, where, f"{column} of index {index}", f"only its first {cut} characters")
-        indexes.setdefault(index, []).append(str(column).casefold())
-    if key and [sorted(names) for names in indexes.values()] != [sorted(name.casefold() for name in key)]:
+        indexes.setdefault(index, []).append(mysql_fold(str(column)))
+    if key and [sorted(names) for names in indexes.values()] != [sorted(mysql_fold(name) for name in key)]:
         raise TargetExistsError(
             f"{target} exists in {where} with other unique indexes than one on ({', '.join(key)}), by which rows are "
             "merged. Give it this one alone, or choose another target."

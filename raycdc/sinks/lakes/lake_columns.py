@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 from raycdc.model import Column, TableId
+from raycdc.model.column_names import spark_fold
 from raycdc.sinks.changes import check_constant
 from raycdc.sinks.columns import ColumnAbilities, TargetColumn
 
@@ -35,9 +36,9 @@ def lake_abilities(name: str, stored: Callable[[pa.DataType], pa.DataType] = lam
 
 def check_adoptable(store: LakeAbilities, target: TableId, present: Iterable[pa.Field], wanted: pa.Schema) -> None:
     """Raise `SinkError` if a column of an existing table has another type than ours, or its name in another case."""
-    there = {field.name.casefold(): field for field in present}
+    there = {spark_fold(field.name): field for field in present}
     for want in wanted:
-        have = there.get(want.name.casefold())
+        have = there.get(spark_fold(want.name))
         if have is not None and (have.type != want.type or have.name != want.name):
             raise store.type_error(target, have, want)
 

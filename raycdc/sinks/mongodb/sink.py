@@ -42,6 +42,7 @@ from raycdc.config.mongodb import open_hosts
 from raycdc.core.secrets import as_private
 from raycdc.errors import ColumnsRefusedError, SinkError
 from raycdc.model import META_COLUMNS, RowKind, TableId
+from raycdc.model.column_names import spark_fold
 from raycdc.segments.reading import read_segment
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableCommit as Work
@@ -238,7 +239,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         check_name(work.target)
         if self._upsert:
             check_key(work)
-        names = [column.name.casefold() for column in work.schema.columns]
+        names = [spark_fold(column.name) for column in work.schema.columns]
         ours = [DELETED, *([CLAIMED] if work.merged else [])] if self._upsert else META_COLUMNS
         if taken := [name for name in ours if name in names]:
             raise ColumnsRefusedError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")

@@ -21,6 +21,7 @@ from raycdc.connectors.kafka.events import SchemaChangeRequest, SchemasInForce
 from raycdc.errors import SchemaError
 from raycdc.model import META_FIELDS, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.model.batch import reserved_column
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.evolution import (
     AddColumnEvent,
     AlterColumnTypeEvent,
@@ -126,7 +127,7 @@ def conform(
         return batch
     present = {name: index for index, name in enumerate(batch.schema.names)}
     arrays = []
-    given = [column for column in schema.columns if column.name.casefold() not in without and not column.hidden]
+    given = [column for column in schema.columns if mysql_fold(column.name) not in without and not column.hidden]
     defaults = {column.name: column.default for column in given if column.default is not None}
     for column in wanted:
         index = present.get(column.name)
@@ -164,7 +165,7 @@ def with_redacted_defaults(
     missing = {
         column.name: column.default
         for column in schema.columns
-        if column.hidden and column.name not in known and column.name.casefold() not in without
+        if column.hidden and column.name not in known and mysql_fold(column.name) not in without
     }
     if not missing:
         return conformed

@@ -24,6 +24,7 @@ from raycdc.connectors.kafka.enumeration.schemas import wider
 from raycdc.errors import SchemaError, StatementError
 from raycdc.formats.api import ChangeItem
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.evolution import (
     AddColumnEvent,
     AlterColumnTypeEvent,
@@ -118,9 +119,9 @@ class DdlMessages:
                         columns = tuple(self._redacted(shown, table, column) for column in schema.columns)
                         schemas.setdefault(table, replace(schema, columns=columns))
                 case DropColumnEvent(_, name) if now is not None:
-                    if name.casefold() in (column.name.casefold() for column in now.columns):
-                        dropped_names.setdefault(str(table), set()).add(name.casefold())
-                case AddColumnEvent(_, column) if column.name.casefold() in dropped_names.get(str(table), ()):
+                    if mysql_fold(name) in (mysql_fold(column.name) for column in now.columns):
+                        dropped_names.setdefault(str(table), set()).add(mysql_fold(name))
+                case AddColumnEvent(_, column) if mysql_fold(column.name) in dropped_names.get(str(table), ()):
                     raise refusal(shown, f"rows that exist lost their value in {column.name!r} when it was dropped")
                 case AddColumnEvent(_, column) if now is not None and column.default is not None:
                     if column.type.kind is TypeKind.TIMESTAMP:

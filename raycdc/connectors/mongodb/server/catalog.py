@@ -37,6 +37,7 @@ from raycdc.connectors.mongodb.snapshot.selection import CollectionSelection
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
+from raycdc.model.column_names import spark_fold
 from raycdc.model.rules.selector import TableSelector
 
 #: The number of sampled documents for an estimate of a collection's bytes, if the server does not report them.
@@ -233,8 +234,8 @@ def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Coll
     exact = config.spelling is Spelling.BSON
     sample = sample_of(client, table, options.sample, config.snapshot.selection_of(table).fields)
     types = inferred(sample, fields_max=options.fields_max, exact=exact)
-    taken = {name.casefold() for name in config.metadata.values()}
-    types = {name: type_ for name, type_ in types.items() if name.casefold() not in taken}
+    taken = {spark_fold(name) for name in config.metadata.values()}
+    types = {name: type_ for name, type_ in types.items() if spark_fold(name) not in taken}
     return declared(types, json=config.spelling, on_type_mismatch=OnTypeMismatch.REST)
 
 
@@ -257,9 +258,9 @@ def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bo
     taken: set[str] = {ID}
     chosen: set[str] = {ID}
     for name in sorted(kinds, key=lambda name: -counts[name]):
-        if len(chosen) == fields_max or name.casefold() in taken or not is_fit(name):
+        if len(chosen) == fields_max or spark_fold(name) in taken or not is_fit(name):
             continue
-        taken.add(name.casefold())
+        taken.add(spark_fold(name))
         chosen.add(name)
     return {
         name: parse_type(common_type(met, key=name == ID, exact=exact)) for name, met in kinds.items() if name in chosen

@@ -39,6 +39,7 @@ from raycdc.connectors.mongodb.layout import CollectionLayout, OnConflict, parse
 from raycdc.connectors.mongodb.server.catalog import common_type, is_fit, kind_of
 from raycdc.connectors.mongodb.stream.events import RowWriter
 from raycdc.model import Column, TableId, TableSchema
+from raycdc.model.column_names import spark_fold
 from raycdc.model.evolution.events import AddColumnEvent
 from raycdc.transform.target_rules import TargetRules
 
@@ -125,10 +126,10 @@ def _with(
 
 
 def _with_column(table: TableId, layout: CollectionLayout, column: Column, how: Widening) -> CollectionLayout | None:
-    taken = {known.name.casefold() for known in layout.columns}
+    taken = {spark_fold(known.name) for known in layout.columns}
     full = len(layout.columns) - int(layout.rest) >= how.fields_max
     unfit = not is_fit(column.name) or len(column.name.encode()) > NAME_BYTES_MAX
-    if full or unfit or column.name.casefold() in taken:
+    if full or unfit or spark_fold(column.name) in taken:
         return None
     schema = TableSchema(layout.columns, (layout.columns[0].name,))
     if how.rules.objection(table, schema, schema, [AddColumnEvent(table, column)], ()):

@@ -40,6 +40,7 @@ from raycdc.connectors.mysql.values.charsets import bytes_per_character
 from raycdc.connectors.mysql.values.types import IMPLICIT_ROW_END, MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import Column
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.evolution import (
     AddColumnEvent,
     After,
@@ -74,12 +75,12 @@ def alter_table(
     were.
     """
     table, conversion = _converted(table, ddl)
-    period = {n.casefold() for action in ddl.actions if isinstance(action, NotNull) for n in action.columns}
+    period = {mysql_fold(n) for action in ddl.actions if isinstance(action, NotNull) for n in action.columns}
     slots = _kept(table, ddl, dialect)
     ordered, moved = _ordered(table, slots, ddl, dialect)
     for slot in ordered:
         slot.column = _convert_defined(slot, conversion, dialect)
-        if slot.column.name.casefold() in period:
+        if mysql_fold(slot.column.name) in period:
             slot.column = replace(slot.column, nullable=False)
     columns = tuple(slot.column for slot in ordered)
     if not columns:
@@ -187,14 +188,14 @@ def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlCol
 
 def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[Slot]:
     """Return the remaining columns, renamed and changed by the statement, in their old order."""
-    names = {column.name.casefold(): column for column in table.columns}
+    names = {mysql_fold(column.name): column for column in table.columns}
     dropped: set[str] = set()
     changed: dict[str, Slot] = {}
-    new = {name.casefold() for name in _new_names(ddl)}
+    new = {mysql_fold(name) for name in _new_names(ddl)}
     for action in ddl.actions:
         if not isinstance(action, DropColumn | ChangeColumn | RenameColumn | SetDefault):
             continue
-        key = action.name.casefold()
+        key = mysql_fold(action.name)
         column = names.get(key)
         if column is None:
             if action.if_exists or (isinstance(action, SetDefault) and key in new):
@@ -211,8 +212,8 @@ def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[Slot]
                 changed[key] = replace(so_far, column=replace(so_far.column, name=new_name))
             case SetDefault(default=default):
                 changed[key] = replace(so_far, column=replace(so_far.column, default=default))
-    kept = (column for column in table.columns if column.name.casefold() not in dropped)
-    return [changed.get(column.name.casefold()) or Slot(column, column) for column in kept]
+    kept = (column for column in table.columns if mysql_fold(column.name) not in dropped)
+    return [changed.get(mysql_fold(column.name)) or Slot(column, column) for column in kept]
 
 
 def _ordered(
@@ -222,8 +223,8 @@ def _ordered(
     ordered = list(slots)
     moved: list[Slot] = []
     # `IF [NOT] EXISTS` refers to the columns before the statement, whatever other actions do to them.
-    there = {column.name.casefold() for column in table.columns}
-    defaults = {a.name.casefold(): a for a in ddl.actions if isinstance(a, SetDefault) and not a.if_exists}
+    there = {mysql_fold(column.name) for column in table.columns}
+    defaults = {mysql_fold(a.name): a for a in ddl.actions if isinstance(a, SetDefault) and not a.if_exists}
     for action in ddl.actions:
         match action:
             case ChangeColumn(name, _, First() | After()):
@@ -232,7 +233,7 @@ def _ordered(
                     continue
                 ordered.remove(slot)
             case AddColumn(definition, position, if_not_exists):
-                key = definition.name.casefold()
+                key = mysql_fold(definition.name)
                 if if_not_exists and (key in there or any(same_name(s.column.name, key) for s in moved)):
                     continue
                 definition = inherit(definition, table)
@@ -243,7 +244,7 @@ def _ordered(
                 continue
         _insert(table, ordered, slot)
         moved.append(slot)
-    names = [slot.column.name.casefold() for slot in ordered]
+    names = [mysql_fold(slot.column.name) for slot in ordered]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SchemaError(f"{table.id}: ALTER TABLE leaves two columns called {twice!r}")
@@ -341,17 +342,17 @@ def _ascii_labels(column: MySqlColumn, charset: str) -> bool:
 
 
 def _primary_key(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable) -> tuple[str, ...]:
-    new_names = {s.before.name.casefold(): s.column.name for s in ordered if s.before is not None}
-    columns = tuple(new_names[key.casefold()] for key in table.primary_key if key.casefold() in new_names)
-    spelling = {slot.column.name.casefold(): slot.column.name for slot in ordered}
+    new_names = {mysql_fold(s.before.name): s.column.name for s in ordered if s.before is not None}
+    columns = tuple(new_names[mysql_fold(key)] for key in table.primary_key if mysql_fold(key) in new_names)
+    spelling = {mysql_fold(slot.column.name): slot.column.name for slot in ordered}
     for action in ddl.actions:
         if isinstance(action, SetPrimaryKey):
-            missing = next((name for name in action.columns if name.casefold() not in spelling), None)
+            missing = next((name for name in action.columns if mysql_fold(name) not in spelling), None)
             if missing is not None:
                 raise SchemaError(f"{table.id}: ALTER TABLE puts {missing!r} into the primary key, but it is no column")
-            columns = tuple(spelling[name.casefold()] for name in action.columns)
+            columns = tuple(spelling[mysql_fold(name)] for name in action.columns)
         elif isinstance(action, ChangeColumn) and action.definition.primary_key:
-            columns = (spelling[action.definition.name.casefold()],)
+            columns = (spelling[mysql_fold(action.definition.name)],)
     return columns
 
 
@@ -383,7 +384,7 @@ def _events(
         DropColumnEvent(before.id, c.name) for c in before.columns if c.name not in stays
     ]
     final = {column.name: column for column in after.columns}
-    spelled = {name.casefold(): name for name in final}
+    spelled = {mysql_fold(name): name for name in final}
     events += renames(before, ordered)
     for slot in ordered:
         if slot.before is not None:
@@ -392,7 +393,7 @@ def _events(
         column, position = final[slot.column.name], slot.position
         if isinstance(position, After):
             # This is the column's own spelling; a statement may use another case.
-            position = After(spelled[position.column.casefold()])
+            position = After(spelled[mysql_fold(position.column)])
         if slot.before is None:
             value = None if slot.definition is None else fill_of(column, slot.definition, dialect).value
             logical = Column(column.name, column.logical(), column.nullable, value)

@@ -36,6 +36,7 @@ from raycdc.connectors.mysql.ddl.parse.types import CHARACTER_BASES
 from raycdc.connectors.mysql.values.types import IMPLICIT_ROW_END, MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.evolution import (
     AlterPrimaryKeyEvent,
     CreateTableEvent,
@@ -211,15 +212,15 @@ def _created(ddl: CreateTable, dialect: DdlDialect, default_charset: tuple[str, 
     if not charset and any(d.type.base in CHARACTER_BASES and not d.charset for d in ddl.columns):
         raise UnknownShapeError(f"the default character set of {ddl.table.db} is not known")
     columns = tuple(server_column(inherit(definition, empty), dialect) for definition in ddl.columns)
-    by_name = {column.name.casefold(): column.name for column in columns}
+    by_name = {mysql_fold(column.name): column.name for column in columns}
     if len(by_name) != len(columns) or not columns:
         raise SchemaError(f"{ddl.table} is created with {'the same column twice' if columns else 'no columns'}")
-    missing = [name for name in ddl.primary_key if name.casefold() not in by_name]
+    missing = [name for name in ddl.primary_key if mysql_fold(name) not in by_name]
     if missing:
         raise SchemaError(f"{ddl.table} is created with a primary key over {missing[0]!r}, which is no column of it")
     named = next((definition.name for definition in ddl.columns if definition.period == "END"), IMPLICIT_ROW_END)
     row_end = named if ddl.versioned else ""
-    primary_key = tuple(name for key in ddl.primary_key if (name := by_name[key.casefold()]) != row_end)
+    primary_key = tuple(name for key in ddl.primary_key if (name := by_name[mysql_fold(key)]) != row_end)
     keyed = tuple(replace(c, nullable=False) if c.name in primary_key else c for c in columns)
     unique_keys = ddl.unique_keys if dialect.mariadb else 0
     return replace(

@@ -24,6 +24,7 @@ from raycdc.connectors.mysql.ddl.parse.token_cursor import DdlCursor, Unparsable
 from raycdc.connectors.mysql.ddl.parse.tokens import TokenKind
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable, is_short_year
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 
 #: The servers' names of the MERGE engine.
 MERGE_ENGINES = frozenset({"mrg_myisam", "merge"})
@@ -50,7 +51,7 @@ def names_read(expression: str) -> frozenset[str]:
         if word and word.upper() == "DEFAULT" and call:
             found.add(DEFAULT_FUNCTION)
         elif name or (word and not call):
-            found.add((name.replace("``", "`") if name else word).casefold())
+            found.add(mysql_fold(name.replace("``", "`") if name else word))
     return frozenset(found)
 
 
@@ -59,7 +60,7 @@ def misleading(columns: Iterable[MySqlColumn], reads: Mapping[str, frozenset[str
 
     `reads` has the names that the expression of each generated column reads.
     """
-    described = {column.name.casefold(): column for column in columns}
+    described = {mysql_fold(column.name): column for column in columns}
     wrong = {name for name, column in described.items() if column.is_counter} | {DEFAULT_FUNCTION}
     count = -1
     while count != len(wrong):

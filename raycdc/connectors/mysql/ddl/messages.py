@@ -23,6 +23,7 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
 )
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError, StatementError
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent
 
 _DIALECT = DdlDialect(version=99_999)
@@ -61,7 +62,7 @@ def _events(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
 
 
 def _check(ddl: AlterTable) -> None:
-    dropped = {action.name.casefold() for action in ddl.actions if isinstance(action, DropColumn)}
+    dropped = {mysql_fold(action.name) for action in ddl.actions if isinstance(action, DropColumn)}
     for action in ddl.actions:
         if isinstance(action, RowsUnlogged):
             raise SchemaError(action.why)
@@ -73,5 +74,5 @@ def _check(ddl: AlterTable) -> None:
         unsure = fill_of(server_column(inherit(column, MySqlTable(ddl.table, ())), _DIALECT), column, _DIALECT).unsure
         if unsure:
             raise SchemaError(f"the rows that exist get {unsure} in the new column {column.name!r}")
-        if column.name.casefold() in dropped:
+        if mysql_fold(column.name) in dropped:
             raise SchemaError(f"the rows that exist lose their value in {column.name!r}, which is dropped and added")

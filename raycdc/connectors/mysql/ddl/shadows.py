@@ -42,6 +42,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.core.typed_codec import JsonObject
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.evolution import (
     AddColumnEvent,
     AlterTableCommentEvent,
@@ -234,9 +235,9 @@ def _with_added(
     shadow: Shadow, ddl: CreateTable, table: MySqlTable, owner: MySqlTable | None, dialect: DdlDialect
 ) -> Shadow:
     """Return the shadow with the default values of columns that only the new table has; the tool copies all others."""
-    repeated = set() if owner is None else {column.name.casefold() for column in owner.columns}
+    repeated = set() if owner is None else {mysql_fold(column.name) for column in owner.columns}
     empty = replace(table, columns=())
-    new = [definition for definition in ddl.columns if definition.name.casefold() not in repeated]
+    new = [definition for definition in ddl.columns if mysql_fold(definition.name) not in repeated]
     filled = {d.name: _fill(d, empty, dialect) for d in new}
     computed = {d.name: d.computed or filled[d.name].unsure for d in new}
     return replace(

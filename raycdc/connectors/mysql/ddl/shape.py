@@ -14,6 +14,7 @@ from raycdc.connectors.mysql.ddl.conversions import equals_as_before, keeps_valu
 from raycdc.connectors.mysql.ddl.parse.statements import ColumnDefinition
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import Column
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.evolution import (
     AddColumnEvent,
     After,
@@ -83,22 +84,22 @@ def reshape(
 def renames(table: MySqlTable, placed: Sequence[Slot]) -> list[SchemaChangeEvent]:
     """Return renames in an order in which no name is used twice; exchanged columns use a temporary name."""
     waiting = {s.before.name: s.column.name for s in placed if s.before is not None and s.before.name != s.column.name}
-    present = {s.before.name.casefold() for s in placed if s.before is not None}
+    present = {mysql_fold(s.before.name) for s in placed if s.before is not None}
     events: list[SchemaChangeEvent] = []
     while waiting:
         for name, new_name in waiting.items():
-            if same_name(name, new_name) or new_name.casefold() not in present:
+            if same_name(name, new_name) or mysql_fold(new_name) not in present:
                 break
         else:
             name = next(iter(waiting))
             new_name, final = f"{name}{EXCHANGED}", waiting[name]
             waiting = {new_name if old == name else old: new for old, new in waiting.items()}
             events.append(RenameColumnEvent(table.id, name, new_name))
-            present = present - {name.casefold()} | {new_name.casefold()}
+            present = present - {mysql_fold(name)} | {mysql_fold(new_name)}
             assert waiting[new_name] == final
             continue
         events.append(RenameColumnEvent(table.id, name, new_name))
-        present = present - {name.casefold()} | {new_name.casefold()}
+        present = present - {mysql_fold(name)} | {mysql_fold(new_name)}
         del waiting[name]
     return events
 
@@ -113,18 +114,18 @@ def type_change(table: MySqlTable, before: MySqlColumn, after: MySqlColumn) -> l
 
 def same_name(one: str, other: str) -> bool:
     """Return True if two column names are equal without regard to case."""
-    return one.casefold() == other.casefold()
+    return mysql_fold(one) == mysql_fold(other)
 
 
 def _matched(before: MySqlTable, after: MySqlTable, lineage: ColumnLineage) -> list[Slot]:
-    columns = {column.name.casefold(): column for column in before.columns}
-    explicit = {name: columns.get(old.casefold()) for name, old in lineage.renamed.items()}
+    columns = {mysql_fold(column.name): column for column in before.columns}
+    explicit = {name: columns.get(mysql_fold(old)) for name, old in lineage.renamed.items()}
     claimed = {column.name for column in explicit.values() if column is not None}
     slots = []
     for column in after.columns:
         found = explicit.get(column.name)
         if found is None:
-            by_name = columns.get(column.name.casefold())
+            by_name = columns.get(mysql_fold(column.name))
             found = by_name if by_name is not None and by_name.name not in claimed else None
         slots.append(Slot(found, column))
     return slots

@@ -32,6 +32,7 @@ from raycdc.clients.mysql import quote_name
 from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, MySqlColumn, MySqlTable, ValueTreatment
 from raycdc.errors import ConfigError
 from raycdc.model import LogicalType, TypeKind
+from raycdc.model.column_names import mysql_fold
 
 KeyValue = int | float | str | bytes
 #: A bound of a chunk: a value of the key's column, or values of its first columns. A shorter tuple is less than all
@@ -92,7 +93,7 @@ def column_named(table: MySqlTable, name: str) -> MySqlColumn:
     Raises `ConfigError` if it does not exist.
     """
     for column in table.columns:
-        if column.name.lower() == name.lower():
+        if mysql_fold(column.name) == mysql_fold(name):
             return column
     raise ConfigError(f"source.snapshot.key: table {table.id} has no column {name!r}")
 

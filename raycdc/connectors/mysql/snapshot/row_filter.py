@@ -28,6 +28,7 @@ from raycdc.connectors.mysql.snapshot import keys as key_space
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, key_kind
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError
+from raycdc.model.column_names import mysql_fold
 
 #: The number of texts compared in one statement (a select list may have 4096 items).
 _TEXTS_PER_STATEMENT = 500
@@ -212,7 +213,7 @@ class _Parser:
         if kind != "name":
             self._refuse(f"{word!r} stands where a column must: write COLUMN OPERATOR VALUE")
         name = word[1:-1].replace("``", "`") if word.startswith("`") else word
-        column = next((c for c in self._table.columns if c.name.lower() == name.lower()), None)
+        column = next((c for c in self._table.columns if mysql_fold(c.name) == mysql_fold(name)), None)
         if column is None:
             self._refuse(f"there is no column {name!r}")
         column = self._comparable(column)

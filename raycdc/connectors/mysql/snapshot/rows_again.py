@@ -21,6 +21,7 @@ from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError, RaycdcError, SourceError, SourceUnavailableError
+from raycdc.model.column_names import mysql_fold
 from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text
 from raycdc.source.split import BackfillRows
 from raycdc.transform.masks import Masking
@@ -110,8 +111,8 @@ def _require_one_condition(where: str) -> None:
 
 def _require_nothing_masked(table: MySqlTable, where: str, masking: Masking) -> None:
     """Raise `ConfigError` if the predicate names a masked column: its values would be in the state."""
-    words = {word.casefold() for word in re.findall(r"\w+", where)}
-    named = [c.name for c in table.columns if c.name.casefold() in words and masking.masks_any(table.id, [c.name])]
+    words = {mysql_fold(word) for word in re.findall(r"\w+", where)}
+    named = [c.name for c in table.columns if mysql_fold(c.name) in words and masking.masks_any(table.id, [c.name])]
     if named:
         raise ConfigError(
             f"The predicate names {', '.join(named)}, which a [[mask]] hides, and the state would have its value. Name "

@@ -59,6 +59,7 @@ from raycdc.connectors.mysql.values.types import (
 )
 from raycdc.errors import CorruptLogError, DataError, SchemaError, SchemaMismatchError
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 
 #: A function that is called with a table, the reason why its rows cannot be decoded, and the end of the previous
 #: transaction.
@@ -110,9 +111,9 @@ def contradiction(table_map: TableMap, table: MySqlTable) -> str | None:
     named = any(column.name for column in table_map.columns)
     if named and table.primary_key:
         # Without a primary key, the server may log another unique key. The end column of a period is in every key.
-        keys = [table_map.columns[index].name.casefold() for index in table_map.primary_key]
-        logged = [key for key in keys if key != table.row_end.casefold()]
-        if logged != [key.casefold() for key in table.primary_key]:
+        keys = [mysql_fold(table_map.columns[index].name) for index in table_map.primary_key]
+        logged = [key for key in keys if key != mysql_fold(table.row_end)]
+        if logged != [mysql_fold(key) for key in table.primary_key]:
             return f"the primary key is ({', '.join(logged)}) there"
     return None
 

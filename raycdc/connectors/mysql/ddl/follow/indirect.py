@@ -21,6 +21,7 @@ from raycdc.clients.mysql import query, quote_name
 from raycdc.connectors.mysql.ddl.parse.statement_text import begins_with, mentions
 from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 
 #: The query for objects through which a statement can change tables: database, name, text that runs, and the database
 #: of its unqualified names. An account sees only objects on which it has a privilege.
@@ -143,8 +144,8 @@ def tables_reached(
     """
     statement = loaded(statement, rules) or statement
     if databases is not None:
-        changed = {db.casefold() for db in databases}
-        tables = [table for table in tables if table.db.casefold() in changed]
+        changed = {mysql_fold(db) for db in databases}
+        tables = [table for table in tables if mysql_fold(table.db) in changed]
     tables = list(tables)
     reached = {t: "" for t in tables if mentions(statement.text, t, db=statement.db) and not shadowed(t)}
     if ways_of is None or not (rest := [table for table in tables if table not in reached]):
@@ -153,7 +154,7 @@ def tables_reached(
     texts = [statement, *ways.texts]
     for table in rest:
         seen = next((text for text in ways.texts if mentions(text.text, table, db=text.db)), None)
-        unseen = next((o for o, of in ways.unseen if of is None or table.db.casefold() in of), None)
+        unseen = next((o for o, of in ways.unseen if of is None or mysql_fold(table.db) in of), None)
         if seen is not None:
             reached[table] = ""
         elif unseen is not None:
@@ -210,15 +211,15 @@ def _databases_of(connection: Connection[Any], unseen: StoredObject) -> frozense
         answer: Any = connection._result
     except pymysql.Error:
         return None
-    databases = frozenset(_text(field.db).casefold() for field in answer.fields if field.db)
+    databases = frozenset(mysql_fold(_text(field.db)) for field in answer.fields if field.db)
     # Some versions report the view's own database, which proves nothing.
-    return None if unseen.db.casefold() in databases else databases or None
+    return None if mysql_fold(unseen.db) in databases else databases or None
 
 
 def _is_of(text: SqlText, db: str) -> bool:
     """Return True if the text has names of the database, or may have some."""
     named = re.search(rf"(?<!\w){re.escape(db)}(?!\w)", text.text, re.IGNORECASE)
-    return text.db.casefold() == db.casefold() or named is not None
+    return mysql_fold(text.db) == mysql_fold(db) or named is not None
 
 
 def _text(value: Any) -> str:

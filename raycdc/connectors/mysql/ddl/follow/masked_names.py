@@ -30,6 +30,7 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
 )
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.rules.mask import Mask, Masks
 
 #: The number of tables whose earlier names are kept: existing tables, and those in statements that were not understood.
@@ -103,7 +104,7 @@ class MaskedNames:
         for earlier in sorted({table.id, *self._earlier.get(table.id, ())}):
             for column in table.columns:
                 mask = self._masks.of(table.id, column.name)
-                for name in sorted({column.name, *columns.get(column.name.casefold(), ())}):
+                for name in sorted({column.name, *columns.get(mysql_fold(column.name), ())}):
                     hidden = self._masks.of(earlier, name)
                     if hidden is not None and not _same(hidden, mask):
                         return _shown(table.id, earlier, column.name, name)
@@ -154,19 +155,19 @@ class MaskedNames:
                 case RenameColumn(name, new_name):
                     previous_names[name] = new_name
                 case DropColumn(name):
-                    after.pop(name.casefold(), None)
+                    after.pop(mysql_fold(name), None)
                 case AddColumn(definition, if_not_exists=False):
-                    after.pop(definition.name.casefold(), None)
+                    after.pop(mysql_fold(definition.name), None)
                 case _:
                     pass
         for name in previous_names:
-            after.pop(name.casefold(), None)
+            after.pop(mysql_fold(name), None)
         for name, new in previous_names.items():
             hidden = any(self._masks.of(table, name) for table in (ddl.table, *self._earlier.get(ddl.table, ())))
-            names = (columns.get(name.casefold(), frozenset()) | ({name} if hidden else set())) - {new}
-            after.pop(new.casefold(), None)
+            names = (columns.get(mysql_fold(name), frozenset()) | ({name} if hidden else set())) - {new}
+            after.pop(mysql_fold(new), None)
             if names:
-                after[new.casefold()] = frozenset(names)
+                after[mysql_fold(new)] = frozenset(names)
         self._set(ddl.table, self._earlier.get(ddl.table, frozenset()), after)
 
 

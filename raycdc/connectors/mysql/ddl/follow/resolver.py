@@ -31,6 +31,7 @@ from raycdc.connectors.mysql.server.locks import wait_for_locks
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 
 #: The longest part of the log between the statement and the end. It is read in seconds, before the server closes our
 #: idle connection.
@@ -53,7 +54,7 @@ class Resolved:
 
     def lineage(self, before: MySqlTable) -> ColumnLineage | str:
         """Return the origins of the columns, derived from their names; or why names are not sufficient."""
-        old, new = ({c.name.casefold(): c for c in table.columns} for table in (before, self.table))
+        old, new = ({mysql_fold(c.name): c for c in table.columns} for table in (before, self.table))
         added = [column for name, column in new.items() if name not in old]
         dropped = [column.name for name, column in old.items() if name not in new]
         if added and dropped:

@@ -11,6 +11,7 @@ from raycdc.connectors.mysql.ddl.parse.tokens import TokenKind
 from raycdc.connectors.mysql.ddl.parse.types import ALIASES, TYPE_WORDS, WrittenType, number_text
 from raycdc.connectors.mysql.values.charsets import codec_of
 from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.model.column_names import mysql_fold
 
 _NUMERIC = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "serial"})
 
@@ -395,7 +396,7 @@ class ColumnParser(DdlCursor):
             elif token.kind is TokenKind.WORD and token.text.upper() == "DEFAULT" and is_call:
                 names.add("default()")
             elif token.kind in (TokenKind.WORD, TokenKind.NAME):
-                names.add(token.text.casefold())
+                names.add(mysql_fold(token.text))
             if depth == 0:
                 break
         return frozenset(names)

@@ -28,6 +28,7 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
     UniqueKey,
 )
 from raycdc.connectors.mysql.ddl.parse.token_cursor import FilledByQuery, Unparsable
+from raycdc.model.column_names import mysql_fold
 
 #: The first words of a query, from which CREATE TABLE may take columns.
 _QUERY_WORDS = frozenset({"SELECT", "AS", "IGNORE", "REPLACE", "TABLE", "VALUES"})
@@ -143,8 +144,8 @@ class StatementParser(AlterParser):
             else:
                 primary_key = key or primary_key
             if self.accept_symbol(")"):
-                period = {name.casefold() for name in self.period_columns}
-                defined = (replace(c, nullable=c.nullable and c.name.casefold() not in period) for c in columns)
+                period = {mysql_fold(name) for name in self.period_columns}
+                defined = (replace(c, nullable=c.nullable and mysql_fold(c.name) not in period) for c in columns)
                 return tuple(defined), primary_key
             self.expect_symbol(",")
 

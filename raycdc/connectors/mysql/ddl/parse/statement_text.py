@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.statement_redaction import without_literals
 
 _SHOWN_MAX = 500
@@ -48,9 +49,9 @@ def mentions(text: str, table: TableId, *, db: str) -> bool:
         if qualifier is not None:
             quoted, also_quoted, bare, space = qualifier.groups()
             # A table of the session's database may be written with only a dot in front of it.
-            if (quoted or also_quoted or bare).casefold() == table.db.casefold() or (bare and space):
+            if mysql_fold(quoted or also_quoted or bare) == mysql_fold(table.db) or (bare and space):
                 return True
-        elif before.rstrip('`" \t\r\n').endswith((".", "*/")) or not db or db.casefold() == table.db.casefold():
+        elif before.rstrip('`" \t\r\n').endswith((".", "*/")) or not db or mysql_fold(db) == mysql_fold(table.db):
             return True
     return False
 

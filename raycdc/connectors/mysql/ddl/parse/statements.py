@@ -12,6 +12,7 @@ from enum import Enum, auto
 from raycdc.connectors.mysql.ddl.parse.types import WrittenType
 from raycdc.connectors.mysql.values.types import DEFAULT_TYPES, MySqlTable, TypeOptions
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 from raycdc.model.evolution import After, First
 
 
@@ -390,8 +391,8 @@ def previous_names_of(pairs: Sequence[RenameTable]) -> dict[TableId, TableId | N
 
 def with_collations(table: MySqlTable, before: MySqlTable) -> MySqlTable:
     """Return `table` with the collations that the statement left to the server, taken from `before`."""
-    known = {(c.name.casefold(), c.charset): c.collation for c in before.columns}
+    known = {(mysql_fold(c.name), c.charset): c.collation for c in before.columns}
     columns = (
-        replace(c, collation=c.collation or known.get((c.name.casefold(), c.charset), "")) for c in table.columns
+        replace(c, collation=c.collation or known.get((mysql_fold(c.name), c.charset), "")) for c in table.columns
     )
     return replace(table, columns=tuple(columns))

@@ -211,8 +211,10 @@ class CheckpointStore:
         return self._folder.atomically(act)
 
     def manifests(self, after: int = -1) -> Iterator[Manifest]:
-        """Yield the sealed epochs greater than `after`, ascending, read one at a time. ¶They are synced first, because
-        their writer may have died before they were durable, and they may be written to the sink now.
+        """Yield the sealed epochs greater than `after`, ascending, read one at a time.
+
+        They are synced first, because their writer may have died before they were durable, and they may be written to
+        the sink now.
         """
         epochs = self.sealed_epochs(after)
         if epochs:

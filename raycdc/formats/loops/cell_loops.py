@@ -1,8 +1,9 @@
-"""Values of JSON tokens into Arrow columns, compiled: numbers, decimals, dates, bytes, text.
+"""Writes values of JSON tokens into Arrow columns, compiled: numbers, decimals, dates, bytes, text.
 
-`put_cell` is the one entry. What a column expects is in the arena (`ArenaView`): the kind, its two parameters and its
-*wire*, how this format spells values that JSON has no type for. A value that does not fit is an error, never rounded,
-cut or made null. The layout of columns is described in `raycdc.formats.decoding.arena`.
+`put_cell` is the only function that other modules call to write a value. The arena (`ArenaView`) describes each column:
+its kind, two parameters of the kind, and its *wire*, the format's representation of values for which JSON has no type.
+A value that does not fit is an error, never rounded, cut or made null. The layout of columns is described in
+`raycdc.formats.decoding.arena`.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ _UNAVAILABLE64 = np.frombuffer(b"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==", np.u
 
 @helper
 def _bytes(data: Any, at: Any, end: Any, wire: Any, out: Any, to: Any) -> Any:
-    """Bytes of a string: (error, their end in `out`)."""
+    """Write the bytes of a string. Returns (error, their end in `out`)."""
     if wire == WIRE_LATIN1:
         while at < end:
             byte = data[at]
@@ -138,7 +139,7 @@ def _write_digits(out: Any, to: Any, value: Any, count: Any) -> Any:
 
 @helper
 def _time(data: Any, kind: Any, at: Any, end: Any, wire: Any, fraction: Any, out: Any, to: Any) -> Any:
-    """A time of day or a duration that is a number, as the server prints it: (error, end)."""
+    """Write a time of day or a duration, given as a number, as MySQL prints it. Returns (error, end)."""
     if kind != INTEGER:
         return WRONG_KIND, to
     error, micros = to_integer(data, kind, at, end)
@@ -177,7 +178,7 @@ def _time(data: Any, kind: Any, at: Any, end: Any, wire: Any, fraction: Any, out
 
 @helper
 def _bits(data: Any, kind: Any, at: Any, end: Any, wire: Any, bits: Any) -> Any:
-    """(error, low word, high word) of a BIT column."""
+    """Return (error, low word, high word) of a value of a BIT column."""
     if kind == STRING and wire == WIRE_BASE64:
         error, _, high, low = base64_number(data, at, end, False)
         value = np.int64(low)
@@ -191,7 +192,7 @@ def _bits(data: Any, kind: Any, at: Any, end: Any, wire: Any, bits: Any) -> Any:
 
 @helper
 def _labels(tape: Any, token: Any, out: Any, to: Any) -> Any:
-    """An array of labels, joined by commas: (error, end)."""
+    """Write an array of labels, joined by commas. Returns (error, end)."""
     first = to
     label = token + 1
     last = np.int64(tape.tok[token, NEXT])
@@ -211,7 +212,7 @@ def _labels(tape: Any, token: Any, out: Any, to: Any) -> Any:
 
 @helper
 def _tenth(high: Any, low: Any) -> Any:
-    """128 bits divided by ten, by long division of 32 bits at a time: (high, low, rest)."""
+    """Return 128 bits divided by ten, by long division of 32 bits at a time: (high, low, rest)."""
     ten = np.uint64(10)
     half = np.uint64(32)
     mask = np.uint64(0xFFFFFFFF)
@@ -227,7 +228,7 @@ def _tenth(high: Any, low: Any) -> Any:
 
 @helper
 def _variable(tape: Any, token: Any, out: Any, to: Any) -> Any:
-    """``{"scale": 2, "value": "AQ=="}`` as decimal text: (error, end)."""
+    """Write ``{"scale": 2, "value": "AQ=="}`` as decimal text. Returns (error, end)."""
     scale = np.int64(-1)
     error = WRONG_KIND
     negative = False
@@ -288,12 +289,15 @@ def is_unavailable(tape: Any, token: Any) -> Any:
 
 @inlined
 def extended(tape: Any, token: Any) -> Any:
-    """The value inside MongoDB's extended JSON (``{"$oid": …}``, ``{"$numberLong": …}``), else the token itself."""
+    """Return the value inside MongoDB's extended JSON (``{"$oid": …}``, ``{"$numberLong": …}``); other tokens
+    are returned unchanged.
+    """
     while tape.tok[token, KIND] == OBJECT and np.int64(tape.tok[token, NEXT]) > token + 1:
         key = token + 1
         if tape.tok[key, END] - tape.tok[key, AT] < 2 or tape.data[tape.tok[key, AT]] != 36:
             return token
-        # {"$binary": {"base64": …, "subType": …}}: the first of the inner object, by the same rule without the dollar.
+        # {"$binary": {"base64": …, "subType": …}}: the first key of the inner object, by the same rule without the
+        # dollar.
         inner = key + 1
         if (
             tape.tok[inner, KIND] == OBJECT
@@ -308,7 +312,7 @@ def extended(tape: Any, token: Any) -> Any:
 
 @inlined
 def put_null(a: Any, col: Any, row: Any) -> None:
-    """A null: the value zero, or an empty text."""
+    """Write a null: the value zero, or an empty text."""
     a.valid[col, row] = 0
     a.col[col, C_HAS_NULL] = 1
     if a.col[col, C_KIND] >= K_TEXT:
@@ -324,7 +328,7 @@ def put_null(a: Any, col: Any, row: Any) -> None:
 
 @inlined
 def _text(tape: Any, token: Any, kind: Any, wire: Any, fraction: Any, out: Any, to: Any) -> Any:
-    """A value of a column with text: (error, end)."""
+    """Write a value of a column that holds text. Returns (error, end)."""
     data = tape.data
     is_a = tape.tok[token, KIND]
     at = np.int64(tape.tok[token, AT])
@@ -341,7 +345,7 @@ def _text(tape: Any, token: Any, kind: Any, wire: Any, fraction: Any, out: Any, 
     if kind == K_TEXT and wire == WIRE_VARIABLE and is_a == OBJECT:
         return _variable(tape, token, out, to)
     if kind == K_JSON and is_string and wire != WIRE_TEXT:
-        # The quotes are still around it.
+        # Include the quotes, which are still around the text in the buffer.
         at -= 1
         end += 1
     elif is_a == ESCAPED:
@@ -356,10 +360,13 @@ def _text(tape: Any, token: Any, kind: Any, wire: Any, fraction: Any, out: Any, 
     return OK, to + length
 
 
-# long: a dispatch over the kinds; each layer of helpers costs compile time
+# long: it dispatches over the kinds, because each layer of helpers costs compile time
 @inlined
 def put_cell(tape: Any, token: Any, a: Any, col: Any, row: Any) -> Any:
-    """Write a token's value into a column: `OK`, `FULL` (slot and need in the counters), or an error."""
+    """Write a token's value into a column.
+
+    Returns `OK`, `FULL` (slot and need are in the counters), or an error.
+    """
     if token < 0 or tape.tok[token, KIND] == NULL:
         put_null(a, col, row)
         return OK

@@ -1,4 +1,4 @@
-"""Numbers that the formats' loops and their callers share: kinds of columns, spellings of values, errors."""
+"""Numbers that the formats' loops and their callers share: kinds of columns, representations of values, errors."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from __future__ import annotations
 K_BOOL, K_INT, K_FLOAT32, K_FLOAT64, K_DECIMAL, K_DATE, K_MOMENT, K_BIT = range(8)
 K_TEXT, K_BYTES, K_TIME, K_JSON, K_SET = range(8, 13)
 
-#: Columns of `ArenaView.col`; `C_P1` and `C_P2`: precision and scale, bytes of an integer, bits, fractional digits.
+#: Columns of `ArenaView.col`. `C_P1` and `C_P2` are the kind's parameters: precision and scale, bytes of an integer,
+#: bits, or fractional digits.
 C_KIND, C_P1, C_P2, C_WIRE, C_BASE, C_SLOT, C_HAS_NULL, C_WIDE = range(8)
 #: Columns of `ArenaView.slot`.
 S_BASE, S_ROOM = 0, 1
 
-# Representations ("wires"). A column has one that its kind supports; `WIRE_PLAIN` is the form of JSON and of MySQL's
+# Representations ("wires"). A column has one that its kind supports. `WIRE_PLAIN` is the form of JSON and of MySQL's
 # text.
 WIRE_PLAIN = 0
 WIRE_BASE64 = 1  # decimals: unscaled two's complement, big end first; bits: little end first
-WIRE_EITHER = 2  # decimals: text or base64, refused where both would do
+WIRE_EITHER = 2  # decimals: text or base64, refused if both are possible
 WIRE_LATIN1 = 3  # bytes: one character of U+0000 to U+00FF each
 WIRE_HEX = 4
 WIRE_TEXT = 5  # JSON inside a string
@@ -23,17 +24,17 @@ WIRE_VARIABLE = 6  # decimals as text: {"scale": …, "value": base64}
 WIRE_SECONDS, WIRE_MILLIS, WIRE_MICROS, WIRE_NANOS = 10, 13, 16, 19  # temporals as numbers
 WIRE_DAYS = 20
 
-# The results of `put_cell`; `NULL_VALUE` is a value that counts as null.
+# The results of `put_cell`. `NULL_VALUE` is a value that counts as null.
 OK, FULL, NULL_VALUE = 0, -1, -2
 WRONG_KIND, OUT_OF_RANGE, TOO_PRECISE, NOT_A_NUMBER, NOT_A_TIME, NOT_BASE64 = 40, 41, 42, 43, 44, 45
 #: A number that is not 0 would become 0.
 TOO_SMALL = 39
 HALF_SURROGATE, AMBIGUOUS_DECIMAL, UNAVAILABLE, NOT_LATIN1, NOT_HEX, TOO_LONG = 46, 47, 48, 49, 50, 51
-#: A row lacks a field that the rows before it had.
+#: A row lacks a field that earlier rows had.
 PARTIAL = 52
 
 #: Indices into `ArenaView.counters`.
 FULL_SLOT, FULL_NEED, ZERO_DATES, ERROR_COLUMN, ROWS = range(5)
 
-#: Extra room of every text value: for numbers that become text, and quotes.
+#: Extra room for every text value: for numbers that become text, and for quotes.
 TEXT_SLACK = 128

@@ -26,7 +26,7 @@ def _dispatcher(function: Callable[..., Any], *, inline: bool) -> Any:
 
 
 class _Helper:
-    """Shows numba a dispatcher, and everyone else the plain function."""
+    """A helper: numba sees a dispatcher, all other code sees the plain function."""
 
     def __init__(self, function: Callable[..., Any], *, inline: bool) -> None:
         self._function = function
@@ -48,15 +48,15 @@ class _Entry(CompiledFunction):
 
 
 def helper(function: Function) -> Function:
-    """A function that is compiled into its callers, perhaps as a call."""
+    """Mark a function that is compiled into its callers, perhaps as a call."""
     return cast("Function", _Helper(function, inline=False))
 
 
 def inlined(function: Function) -> Function:
-    """A function that becomes part of its callers."""
+    """Mark a function whose code becomes part of its callers."""
     return cast("Function", _Helper(function, inline=True))
 
 
 def njit(function: Function) -> Function:
-    """A compiled function that Python may call."""
+    """Return `function` compiled, callable from Python."""
     return cast("Function", _Entry(function))

@@ -1,4 +1,4 @@
-"""The shortest text that reads back as the same double, compiled.
+"""Writes the shortest text that reads back as the same double, compiled.
 
 `double_text` is the form of this program: positional between 1e-15 and 1e15, otherwise ``1.5e-20``, and ``.0`` after a
 whole number. Digits: numbers of up to 15 digits are found by exact integer arithmetic; others by asking the C library
@@ -19,7 +19,7 @@ import numpy as np
 
 from raycdc.core.compiled import external, helper
 
-#: The room that a caller must leave: the longest text, and the C library's digits after it.
+#: The room that a caller must leave: for the longest text, and for the C library's digits after it.
 DOUBLE_TEXT_MAX = 80
 _SCRATCH_AT = 44
 
@@ -34,7 +34,7 @@ _TENS = np.array([10.0**i for i in range(23)])
 
 @helper
 def _whole(value: Any, out: Any, to: Any, digits: Any) -> Any:
-    """Digits of a whole number, with leading zeros up to `digits`."""
+    """Write the digits of a whole number, with leading zeros up to `digits`."""
     size = 1
     rest = value
     while rest >= 10:
@@ -140,7 +140,7 @@ def double_text(bits: Any, out: Any, to: Any) -> Any:
 
 @helper
 def server_double_text(bits: Any, out: Any, to: Any, point_zero: Any) -> Any:
-    """`double_text` as MySQL prints it; `point_zero`: whole numbers end in ``.0``."""
+    """Write the double like `double_text`, but as MySQL prints it. `point_zero`: whole numbers end in ``.0``."""
     return _written(bits, out, to, True, point_zero)
 
 
@@ -172,7 +172,7 @@ def _written(bits: Any, out: Any, to: Any, servers: Any, point_zero: Any) -> Any
             break
         precision += 1
     if servers and precision == 17 and bits & _FRACTION_BITS == 0:
-        # The text of 16 digits above it.
+        # The next text of 16 digits above it.
         last = _last_digit(out, scratch)
         digit = out[last]
         out[last] = 48

@@ -1,8 +1,8 @@
-"""Finding the fields of each message's envelope, compiled: what happened, to which table, where the rows lie.
+"""Finds the fields of each message's envelope, compiled: the action, the table, and the rows.
 
 `scan` tokenizes message after message and notes for each its action, its table and the token of every field that the
-envelope's description (`Names`) has. It stops where only Python can go on: at a table or a repeated text it does not
-know (`STOP_…`); Python makes it known and calls again from that message.
+envelope's description (`Names`) has. It stops at a table or a repeated text that it does not know (`STOP_…`). Python
+registers that, and calls `scan` again from that message.
 """
 
 from __future__ import annotations
@@ -41,28 +41,29 @@ from raycdc.formats.loops.tape_loops import (
 # The actions of a message. The first three have rows.
 INSERT, UPDATE, DELETE, TRUNCATE, DDL, IGNORE, TOMBSTONE, FILTERED, BAD = range(9)
 
-# Reasons for a bad message in addition to the damages of `tape_loops`; `describe` has their texts.
+# Reasons for a bad message, in addition to the damages of `tape_loops`; `describe` has their texts.
 NOT_AN_OBJECT, NO_TYPE, UNKNOWN_TYPE, NO_ROWS, NO_BEFORE, BAD_DOCUMENT, NO_NAME, BAD_SCHEMA = range(20, 28)
 
-# Fields every envelope may have; those of a format's own metadata follow.
+# Fields that every envelope may have. Those of a format's own metadata follow.
 TYPE, AFTER, BEFORE, DATABASE, SCHEMA, TABLE, TIME, IS_DDL, DDL_TEXT = range(9)
 OWN_FIELDS = 9
 
-# Why `scan` stopped.
+# The reasons for which `scan` stopped.
 STOP_END, STOP_TABLE, STOP_TEXT = 0, 1, 2
 
-#: Keys of one object whose places are remembered from message to message.
+#: The number of keys of one object whose positions are remembered from message to message.
 REMEMBERED_KEYS = 64
 
 _NO_TABLE = -1
 
 
 class Names(NamedTuple):
-    """The envelope's description. Row ``e`` of `entry` is a key of an object: its text's begin and end in `data`, the
-    object's number (0: the outermost), the field its value is (-1: none), and the number of the object that its value
-    is (-1: none). `remembered` holds where keys were in the message before.
+    """The envelope's description.
 
-    `kind` lists the texts of the type field: begin and end in `data`, and what it means. `flags` are below.
+    Row ``e`` of `entry` is a key of an object: its text's begin and end in `data`, the object's number (0: the
+    outermost), the field its value is (-1: none), and the number of the object that its value is (-1: none).
+    `remembered` holds the positions of keys in the previous message. `kind` lists the texts of the type field: begin
+    and end in `data`, and the action. `flags` are described below.
     """
 
     data: npt.NDArray[np.uint8]
@@ -75,16 +76,18 @@ class Names(NamedTuple):
 #: Columns of `Names.entry` after begin and end; the last of `Names.kind`.
 GROUP, SLOT, CHILD = 2, 3, 4
 MEANING = 2
-#: Indices into `Names.flags`: action without a type field (-1: an error), whether rows are documents inside strings,
-#: whether the whole message is the row, the repeated name that tells versions of a table apart (-1: none).
+#: Indices into `Names.flags`: the action if there is no type field (-1: an error), 1 if rows are documents inside
+#: strings, 1 if the whole message is the row, and the repeated name that distinguishes versions of a table (-1: none).
 FLAG_DEFAULT_ACTION, FLAG_DOCUMENTS, FLAG_ROW, FLAG_VERSION_NAME = range(4)
 
 
 class EnvelopeTables(NamedTuple):
-    """Known tables. A row of `entry`: where database, schema and name lie in `data` one after the other, the length of
-    each, the number of the repeated text that tells its version, and Python's number for it: `NOT_TAKEN` if it is
-    filtered out, `UNREADABLE` or less if the schema text of that version cannot be read. `bucket` is a hash table of
-    rows; its last element is the table found last.
+    """Known tables.
+
+    A row of `entry` has the position in `data` of database, schema and name, which follow one another; the length of
+    each; the number of the repeated text that describes the columns; and Python's number for the table: `NOT_TAKEN` if
+    it is filtered out, `UNREADABLE` or less if the schema text of that version cannot be read. `bucket` is a hash table
+    of rows; its last element is the table found last.
     """
 
     data: npt.NDArray[np.uint8]
@@ -98,22 +101,25 @@ NOT_TAKEN, UNREADABLE = -1, -2
 
 
 class ScannedMessages(NamedTuple):
-    """A chunk's messages. A row of `info`: begin and end in the work buffer in, the rest out. `found` holds the token
-    of each field of each message, or -1.
+    """The messages of a chunk.
+
+    In a row of `info`, begin and end in the work buffer are inputs, and the rest are results.
+
+    `found` holds the token of each field of each message, or -1.
     """
 
     info: npt.NDArray[np.int64]
     found: npt.NDArray[np.int32]
 
 
-#: Columns of `ScannedMessages.info` after begin and end; `MESSAGE_ROWS` is how many rows a message has at most.
+#: Columns of `ScannedMessages.info` after begin and end. `MESSAGE_ROWS` is the maximum number of rows of a message.
 ACTION, TABLE_NUMBER, ERROR, ERROR_AT, MESSAGE_ROWS = 2, 3, 4, 5, 6
 INFO_COLUMNS = 7
 
 
 @inlined
 def _entry(tape: Any, names: Any, group: Any, key: Any, position: Any) -> Any:
-    """The entry of `group` that the key token is, or -1; `position` is the key's number within its object."""
+    """Return the entry of `group` for the key token, or -1. `position` is the key's number within its object."""
     at = np.int64(tape.tok[key, AT])
     length = np.int64(tape.tok[key, END]) - at
     index = group * REMEMBERED_KEYS + position
@@ -135,7 +141,7 @@ def _entry(tape: Any, names: Any, group: Any, key: Any, position: Any) -> Any:
 @inlined
 def _walk(tape: Any, names: Any, root: Any, found: Any, message: Any) -> Any:
     """Note the fields of the envelope that begins at the object `root`."""
-    stack = tape.state  # the tokenizer is done with it
+    stack = tape.state  # the tokenizer does not use it any more
     stack[STACK] = root
     stack[STACK + 1] = 0
     depth = 1
@@ -162,7 +168,7 @@ def _walk(tape: Any, names: Any, root: Any, found: Any, message: Any) -> Any:
 
 @helper
 def _document(tape: Any, repeats: Any, token: Any) -> Any:
-    """The token of the JSON document inside a string token, -1 when it is none."""
+    """Return the token of the JSON document inside a string token; -1 if the string is no document."""
     start = tape.state[SPARE]
     at = np.int64(tape.tok[token, AT])
     end = np.int64(tape.tok[token, END])
@@ -177,7 +183,7 @@ def _document(tape: Any, repeats: Any, token: Any) -> Any:
 
 @inlined
 def _action(tape: Any, names: Any, found: Any, message: Any) -> Any:
-    """(action, error)."""
+    """Return (action, error) of a message."""
     ddl = found[message, IS_DDL]
     if ddl >= 0 and tape.tok[ddl, KIND] == TRUE:
         return DDL, 0
@@ -237,7 +243,7 @@ def hash_bytes(data: Any, at: Any, length: Any, value: Any) -> Any:
 
 @helper
 def _table(tape: Any, tables: Any, found: Any, message: Any, version: Any) -> Any:
-    """The known table of a message, or `_NO_TABLE`."""
+    """Return the known table of a message, or `_NO_TABLE`."""
     first = np.int64(found[message, DATABASE])
     second = np.int64(found[message, SCHEMA])
     third = np.int64(found[message, TABLE])
@@ -307,7 +313,7 @@ def _rows(tape: Any, repeats: Any, names: Any, messages: Any, message: Any) -> A
 
 @inlined
 def _rows_of(tape: Any, action: Any, after: Any) -> Any:
-    """Rows that a message may have at most."""
+    """Return the maximum number of rows of a message."""
     rows = np.int64(1)
     if after >= 0 and tape.tok[after, KIND] == ARRAY:
         rows = np.int64(0)
@@ -334,7 +340,7 @@ def _version(names: Any, repeats: Any) -> Any:
 
 @njit
 def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first: Any) -> Any:
-    """Note everything about the messages from number `first` on: (why it stopped, at which message)."""
+    """Scan the messages from number `first` on. Returns (reason of the stop, message at which it stopped)."""
     for message in range(first, len(messages.info)):
         at = messages.info[message, BEGIN]
         end = messages.info[message, STOP]
@@ -421,7 +427,7 @@ def _null_payload(tape: Any, root: Any) -> Any:
 
 @helper
 def integer_value(tape: Any, token: Any) -> Any:
-    """A number token of at most 18 digits as int64; (value, whether it is one)."""
+    """Return a number token of at most 18 digits as int64: (value, True if it is one)."""
     if token < 0 or tape.tok[token, KIND] != INTEGER:
         return np.int64(0), False
     at = np.int64(tape.tok[token, AT])

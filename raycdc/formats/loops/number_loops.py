@@ -1,4 +1,7 @@
-"""Texts of numbers, dates and base64 into machine words, compiled. Exact or an error: nothing is rounded or cut."""
+"""Converts texts of numbers, dates and base64 to machine words, compiled.
+
+A value is exact or an error: nothing is rounded or cut.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ _BASE64 = _base64_values()
 
 @helper
 def _multiply_add(high: Any, low: Any, factor: Any, addend: Any) -> Any:
-    """``(high, low) * factor + addend`` in 128 bits; factor and addend are below 2**31."""
+    """Return ``(high, low) * factor + addend`` in 128 bits. Factor and addend are below 2**31."""
     mask = np.uint64(0xFFFFFFFF)
     by = np.uint64(factor)
     first = (low & mask) * by + np.uint64(addend)
@@ -53,7 +56,7 @@ def _multiply_add(high: Any, low: Any, factor: Any, addend: Any) -> Any:
 
 @helper
 def negate(high: Any, low: Any) -> Any:
-    """The two's complement of 128 bits."""
+    """Return the two's complement of 128 bits."""
     low = ~low + np.uint64(1)
     high = ~high + (np.uint64(1) if low == np.uint64(0) else np.uint64(0))
     return high, low
@@ -61,7 +64,7 @@ def negate(high: Any, low: Any) -> Any:
 
 @helper
 def _is_number(data: Any, at: Any, end: Any) -> Any:
-    """Whether a text is a decimal number: sign, digits with at most one point, exponent."""
+    """Return True if a text is a decimal number: sign, digits with at most one point, exponent."""
     if at < end and (data[at] == 45 or data[at] == 43):
         at += 1
     digits = 0
@@ -89,7 +92,10 @@ def _is_number(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _exact(data: Any, at: Any, end: Any, precision: Any, scale: Any) -> Any:
-    """A checked number's value times ``10**scale``: (error, negative, high, low); exact or an error."""
+    """Return a checked number times ``10**scale`` as (error, negative, high, low).
+
+    The result is exact, or an error.
+    """
     high = np.uint64(0)
     low = np.uint64(0)
     negative = data[at] == 45
@@ -143,7 +149,7 @@ def _exact(data: Any, at: Any, end: Any, precision: Any, scale: Any) -> Any:
 
 @helper
 def simple_integer(data: Any, at: Any, end: Any) -> Any:
-    """(value, whether the text is an optional minus and 1-18 digits)."""
+    """Return (value, True if the text is an optional minus and 1-18 digits)."""
     negative = at < end and data[at] == 45
     if negative:
         at += 1
@@ -161,7 +167,9 @@ def simple_integer(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _simple_decimal(data: Any, at: Any, end: Any, scale: Any) -> Any:
-    """(value times 10**scale, whether the text is plain digits with at most `scale` after the point, 18 in all)."""
+    """Return (value times 10**scale, True if the text is plain digits: at most 18, with at most `scale` after the
+    point).
+    """
     negative = at < end and data[at] == 45
     if negative:
         at += 1
@@ -189,7 +197,10 @@ def _simple_decimal(data: Any, at: Any, end: Any, scale: Any) -> Any:
 
 @helper
 def _double(data: Any, at: Any, end: Any) -> Any:
-    """The double nearest to a checked number. Up to 15 digits and small powers of ten are exact in one division."""
+    """Return the double nearest to a checked number.
+
+    Up to 15 digits and small powers of ten are exact in one division.
+    """
     value = np.int64(0)
     digits = 0
     after = -1
@@ -221,7 +232,7 @@ def _double(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _word(data: Any, at: Any, end: Any) -> Any:
-    """NaN and infinities as Java and databases spell them: (value, whether it is one)."""
+    """Return NaN or an infinity, as Java and databases spell it: (value, True if the text is one)."""
     negative = at < end and data[at] == 45
     if negative or (at < end and data[at] == 43):
         at += 1
@@ -250,7 +261,7 @@ def base64_length(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def base64_into(data: Any, at: Any, stop: Any, out: Any, to: Any) -> Any:
-    """Decode base64 without padding; the end, or -1. The bits that are left over must be zero."""
+    """Decode base64 without padding. Returns the end, or -1. The remaining bits must be zero."""
     while at + 4 <= stop:
         a, b, c, d = _BASE64[data[at]], _BASE64[data[at + 1]], _BASE64[data[at + 2]], _BASE64[data[at + 3]]
         if a | b | c | d < 0:
@@ -278,9 +289,9 @@ def base64_into(data: Any, at: Any, stop: Any, out: Any, to: Any) -> Any:
 
 @helper
 def base64_number(data: Any, at: Any, end: Any, big: Any) -> Any:
-    """A base64 text's bytes as a number: (error, negative, high, low).
+    """Return the bytes of a base64 text as a number: (error, negative, high, low).
 
-    `big`: two's complement, big end first; else unsigned, little end first.
+    `big`: two's complement, most significant byte first; otherwise unsigned, least significant byte first.
     """
     high = np.uint64(0)
     low = np.uint64(0)
@@ -326,14 +337,14 @@ def base64_number(data: Any, at: Any, end: Any, big: Any) -> Any:
 
 @helper
 def fits(high: Any, low: Any, precision: Any) -> Any:
-    """Whether a magnitude has at most `precision` digits."""
+    """Return True if a magnitude has at most `precision` digits."""
     limit = _LIMIT_HIGH[precision]
     return high < limit or (high == limit and low < _LIMIT_LOW[precision])
 
 
 @helper
 def to_decimal(data: Any, kind: Any, at: Any, end: Any, precision: Any, scale: Any) -> Any:
-    """A number of at most `precision` digits times ``10**scale``: (error, low word, high word)."""
+    """Return a number of at most `precision` digits, times ``10**scale``: (error, low word, high word)."""
     if kind == TRUE or kind == FALSE:
         return OK, np.int64(_POWERS[scale] if kind == TRUE and scale < 19 else 0), np.int64(0)
     if end - at <= 18:
@@ -364,14 +375,14 @@ def decimal_wire(data: Any, at: Any, end: Any, scale: Any) -> Any:
         return WIRE_BASE64
     base64 = end > at and (end - at) % 4 == 0
     if scale > 0:
-        # Text would have its point.
+        # If it were text, it would have a point.
         return WIRE_BASE64 if base64 else WIRE_PLAIN
     return WIRE_EITHER if base64 else WIRE_PLAIN
 
 
 @helper
 def to_integer(data: Any, kind: Any, at: Any, end: Any) -> Any:
-    """(error, value) of anything that is a whole number within 64 bits."""
+    """Return (error, value) of a token that is a whole number within 64 bits."""
     value, simple = simple_integer(data, at, end)
     if simple:
         return OK, value
@@ -403,7 +414,7 @@ def fits_float(number: Any) -> Any:
 
 @helper
 def to_double(data: Any, kind: Any, at: Any, end: Any) -> Any:
-    """(error, value). A number beyond the largest double, or closer to 0 than the smallest, is refused."""
+    """Return (error, value). A number beyond the largest double, or closer to 0 than the smallest, is refused."""
     if kind == TRUE or kind == FALSE:
         return OK, 1.0 if kind == TRUE else 0.0
     if kind == INTEGER or kind == FRACTION or (kind == STRING and _is_number(data, at, end)):
@@ -419,7 +430,7 @@ def to_double(data: Any, kind: Any, at: Any, end: Any) -> Any:
 
 @helper
 def to_bool(data: Any, kind: Any, at: Any, end: Any) -> Any:
-    """(error, 0 or 1)."""
+    """Return (error, 0 or 1) of a boolean."""
     length = end - at
     if kind == TRUE:
         return OK, np.int64(1)

@@ -1,8 +1,8 @@
-"""Rows of messages into a table's columns, compiled.
+"""Writes rows of messages into a table's columns, compiled.
 
 `decode_rows` walks over one table's messages of a chunk, whose tokens and envelope fields are known, and writes a row
 for each insert and delete and two for each update. It stops where Python must act (`STOP_…`), with nothing of that
-message written. `observe` looks at the same messages beforehand where the columns are inferred.
+message written. If columns are inferred, `observe` examines the same messages before.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from raycdc.formats.loops.tape_loops import (
 )
 from raycdc.formats.loops.time_loops import moment
 
-#: Why `decode_rows` stopped: all done, no row left, no room for text, a bad message.
+#: The reasons for which `decode_rows` stopped: all done, no row left, no room for text, a bad message.
 STOP_END, STOP_ROWS, STOP_TEXT, STOP_BAD = 0, 1, 2, 3
-#: Why `observe` stopped: all done, a field it does not know.
+#: The reasons for which `observe` stopped: all done, an unknown field.
 STOP_FIELD = 1
 
 #: Indices into `RowPlan.flags`.
@@ -83,12 +83,13 @@ META_OP, META_SEQ, META_MS, META_MESSAGE, META_PART = range(5)
 
 
 class RowPlan(NamedTuple):
-    """How a table's rows are found. Columns before ``len(name_off) - 1`` are the table's, by name; those after come
-    from the envelope's fields `slots`.
+    """A description of a table's rows for the loops.
 
-    `cells` has a row for each column: its token in the new and in the old image, whether it was found by its exact
-    name, the union of the classes seen, and whether a row has had it. `keys` remembers the
-    row before: where keys were, how long, which column.
+    Columns before ``len(name_off) - 1`` are the table's, by name; those after come from the envelope's fields `slots`.
+
+    `cells` has a row for each column: its token in the new and in the old image, 1 if it was found by its exact name,
+    the union of the classes seen, and 1 if a row has had it. `keys` has, of the previous row, the position, length and
+    column of each key.
     """
 
     names: npt.NDArray[np.uint8]
@@ -112,7 +113,10 @@ def _lower(byte: Any) -> Any:
 
 @helper
 def _column(tape: Any, plan: Any, at: Any, length: Any) -> Any:
-    """(column with that name, whether exactly so); -1 for none. Names differing in case count when only one does."""
+    """Return the column with that name, and True if the name is exactly equal; -1 for none.
+
+    If names differ only in case, a column is found if it is the only one.
+    """
     columns = len(plan.name_off) - 1
     for column in range(columns):
         first = plan.name_off[column]
@@ -138,7 +142,9 @@ def _column(tape: Any, plan: Any, at: Any, length: Any) -> Any:
 
 @inlined
 def _find_column(tape: Any, plan: Any, key: Any, position: Any) -> Any:
-    """`_column` of a key token, remembered from the row before: the column * 2 + exactness, or -1."""
+    """Return the result of `_column` for a key token, which is remembered from the previous row: the column * 2 +
+    exactness, or -1.
+    """
     at = np.int64(tape.tok[key, AT])
     length = np.int64(tape.tok[key, END]) - at
     known = position < REMEMBERED_KEYS
@@ -156,7 +162,7 @@ def _find_column(tape: Any, plan: Any, key: Any, position: Any) -> Any:
 
 @inlined
 def _gather(tape: Any, plan: Any, row: Any, image: Any) -> None:
-    """The token of each column in the object `row`; -1 where it has none. The last of equal names counts."""
+    """Find the token of each column in the object `row`; -1 if it has none. Of equal names, the last one counts."""
     columns = len(plan.name_off) - 1
     for column in range(columns):
         plan.cells[column, image] = -1
@@ -182,7 +188,7 @@ def _gather(tape: Any, plan: Any, row: Any, image: Any) -> None:
 
 @inlined
 def _time_ms(tape: Any, token: Any, unit: Any) -> Any:
-    """The envelope's time in milliseconds; 0 when it has none."""
+    """Return the envelope's time in milliseconds; 0 if it has none."""
     if token < 0:
         return np.int64(0)
     if unit == 3:
@@ -203,7 +209,7 @@ def _time_ms(tape: Any, token: Any, unit: Any) -> Any:
     return value if unit == 1 else value // 1000
 
 
-# Row kinds, as `raycdc.model.RowKind`.
+# Row kinds, as in `raycdc.model.RowKind`.
 _PLUS_I, _MINUS_U, _PLUS_U, _MINUS_D = 0, 1, 2, 3
 
 
@@ -239,7 +245,7 @@ def _images(tape: Any, plan: Any, action: Any, after: Any, before: Any) -> Any:
 
 @inlined
 def _cell(tape: Any, plan: Any, column: Any, op: Any) -> Any:
-    """(error, token) of a table's column in the image of a row of kind `op`."""
+    """Return (error, token) of a table's column in the image of a row of kind `op`."""
     old = op == _MINUS_U or op == _MINUS_D
     token = plan.cells[column, OLD if old else NEW]
     other = plan.cells[column, NEW if old else OLD]
@@ -250,7 +256,7 @@ def _cell(tape: Any, plan: Any, column: Any, op: Any) -> Any:
         ):
             token = other
     if token >= 0 and plan.flags[FLAG_UNAVAILABLE] == 1 and is_unavailable(tape, token):
-        # An update may leave a field out that it did not touch: its value is in the image before it, if anywhere.
+        # An update may leave out a field that it did not change. The value is then in the image before, if anywhere.
         if op != _PLUS_U or other < 0 or is_unavailable(tape, other):
             return UNAVAILABLE, token
         token = other
@@ -264,7 +270,7 @@ def _cell(tape: Any, plan: Any, column: Any, op: Any) -> Any:
 
 @inlined
 def _change(tape: Any, plan: Any, a: Any, messages: Any, message: Any, after: Any, before: Any, part: Any) -> Any:
-    """Write the rows of one change: 0, `FULL`, or an error."""
+    """Write the rows of one change. Returns 0, `FULL`, or an error."""
     status, op, last = _images(tape, plan, messages.info[message, ACTION], after, before)
     if status != OK:
         return status
@@ -291,7 +297,7 @@ def _change(tape: Any, plan: Any, a: Any, messages: Any, message: Any, after: An
 
 @njit
 def decode_rows(tape: Any, plan: Any, a: Any, messages: Any, seqs: Any, wanted: Any, first: Any) -> Any:
-    """Write the rows of the messages ``wanted[first:]``; return the reason of the stop, the message, and the error.
+    """Write the rows of the messages ``wanted[first:]``. Returns (the reason of the stop, the message, the error).
 
     Rows of message ``m`` are numbered from ``seqs[m]`` on. `STOP_ROWS`: ``counters[FULL_NEED]`` rows are needed;
     `STOP_TEXT`: the counters have the text column and the room that it needs.
@@ -349,7 +355,7 @@ SEEN_EXACT, SEEN_TEXT, SEEN_NESTED, SEEN_DATE, SEEN_BYTES = 64, 128, 256, 512, 1
 
 @helper
 def _small_exponent(data: Any, at: Any, end: Any) -> Any:
-    """Whether a number of at most 15 digits with this exponent is surely a double: neither 0 nor infinite."""
+    """Return True if a number of at most 15 digits with this exponent is certainly a double, neither 0 nor infinite."""
     exponent = np.int64(0)
     for i in range(at, end):
         if 48 <= data[i] <= 57 and exponent < 1000:
@@ -402,7 +408,7 @@ def _class(tape: Any, token: Any, mongo: Any) -> Any:
     if kind == INTEGER:
         if digits <= 15:
             return SEEN_SMALL
-        # 19 digits may exceed 2**63; those that start below 9 do not.
+        # 19 digits may exceed 2**63, unless the first digit is below 9.
         first = tape.data[at] if tape.data[at] != 45 else tape.data[at + 1]
         if digits <= 18 or (digits == 19 and first < 57):
             return SEEN_INT64
@@ -412,7 +418,7 @@ def _class(tape: Any, token: Any, mongo: Any) -> Any:
 
 @helper
 def _observe_row(tape: Any, plan: Any, row: Any) -> Any:
-    """Note what each field of the object is; the key of a field without a column, or -1."""
+    """Record the class of each field of the object. Returns the key of a field without a column, or -1."""
     key = row + 1
     last = np.int64(tape.tok[row, NEXT])
     position = 0
@@ -430,7 +436,10 @@ def _observe_row(tape: Any, plan: Any, row: Any) -> Any:
 
 @njit
 def observe(tape: Any, plan: Any, messages: Any, wanted: Any, first: Any) -> Any:
-    """Note the classes of all values of the messages ``wanted[first:]``: (why it stopped, at which, the key token)."""
+    """Record the classes of all values of the messages ``wanted[first:]``.
+
+    Returns (the reason of the stop, the message, the key token).
+    """
     for i in range(first, len(wanted)):
         for slot in range(AFTER, BEFORE + 1):
             token = np.int64(messages.found[wanted[i], slot])

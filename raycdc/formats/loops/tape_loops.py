@@ -1,12 +1,12 @@
-"""One structural pass over a JSON message, compiled: validates it and writes its values down as a *tape* of tokens.
+"""Makes one structural pass over a JSON message, compiled: validates it, and writes its values as a *tape* of tokens.
 
-A token is a row of four numbers: its kind, where it begins and ends in the work buffer (without the quotes for
-strings, with the brackets for containers) and the token after it (an object's or array's children lie between). An
-object's children are keys and values in turns. Everything after this pass walks over tokens and never looks at
-structure again. Grammar: RFC 8259; strings must be UTF-8 (RFC 3629), which is checked here as well.
+A token is a row of four numbers: its kind, where it begins and ends in the work buffer (without the quotes for strings,
+with the brackets for containers) and the token after it (an object's or array's children lie between). An object's
+children are keys and values in turns. All later passes use only the tokens. Grammar: RFC 8259; strings must be UTF-8
+(RFC 3629), which is checked here as well.
 
-The work buffer holds the messages of a chunk, then room for keys that had escapes (their token points at the plain
-text there) and documents inside strings, then 64 bytes that may be read but mean nothing.
+The work buffer holds the messages of a chunk, then room for keys that had escapes (their token points at the plain text
+there) and documents inside strings, then 64 bytes of padding, which may be read.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from raycdc.formats.loops.compiling import helper, inlined
 
 OBJECT, ARRAY, STRING, ESCAPED, INTEGER, FRACTION, TRUE, FALSE, NULL = range(9)
 
-#: The limit of nested containers: it bounds the stack and the cost of a hostile message.
+#: The limit of nested containers, which bounds the stack and the cost of a hostile message.
 DEPTH_MAX = 128
 
-# Why a message is no JSON; `describe.DAMAGE` has the words.
+# The reasons why a message is not JSON; `describe.DAMAGE` has their texts.
 TRUNCATED, TRAILING, EXPECTED_VALUE, EXPECTED_KEY, EXPECTED_COLON, EXPECTED_COMMA = 1, 2, 3, 4, 5, 6
 BAD_NUMBER, BAD_ESCAPE, CONTROL_CHARACTER, BAD_UTF8, TOO_DEEP, TOO_MANY_TOKENS = 7, 8, 9, 10, 11, 12
 
 #: Columns of `Tape.tok`.
 KIND, AT, END, NEXT = 0, 1, 2, 3
 
-#: Indices into `Tape.state`; from `STACK` on it is scratch.
+#: Indices into `Tape.state`. From `STACK` on it is scratch space.
 TOKENS, SPARE, STACK = 0, 1, 2
 STATE_SIZE = STACK + DEPTH_MAX + 16
 
@@ -43,7 +43,7 @@ _BLANKS = 0x2020202020202020
 
 
 class Tape(NamedTuple):
-    """The work buffer, the tokens of a chunk's messages, and how much of each is in use.
+    """The work buffer, the tokens of a chunk's messages, and the used size of each.
 
     The loops' tuples hold few arrays each: passing and unpacking an array costs compile time in every helper.
     """
@@ -54,12 +54,13 @@ class Tape(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """Texts that come again message after message (an embedded schema, column types), recognised by comparison.
+    """Texts that are repeated in one message after another (an embedded schema, column types), recognised by
+    comparison.
 
-    `names` are keys of the outermost object whose value is such a text, and behind them all known texts (padded, so
+    `names` has the keys of the outermost object whose value is such a text, followed by all known texts (padded, so
     that eight bytes may be read anywhere). `name` has a row for each name: begin and end in `names`, the text found
     last, and the one of the present message (a text's number, `ABSENT`, or `UNKNOWN`) with its token. `text` has a row
-    for each known text: begin and end, and its name's number.
+    for each known text: begin and end, and the number of its name.
     """
 
     names: npt.NDArray[np.uint8]
@@ -90,7 +91,7 @@ def same_bytes(a: Any, a_at: Any, b: Any, b_at: Any, length: Any) -> Any:
 
 @inlined
 def hex_digit(byte: Any) -> Any:
-    """Value of a hexadecimal digit, or -1."""
+    """Return the value of a hexadecimal digit, or -1."""
     if 48 <= byte <= 57:
         return np.int64(byte) - 48
     if 97 <= byte <= 102:
@@ -102,7 +103,7 @@ def hex_digit(byte: Any) -> Any:
 
 @helper
 def hex4(data: Any, at: Any) -> Any:
-    """Four hexadecimal digits as a number, or a negative one."""
+    """Return four hexadecimal digits as a number, or a negative one."""
     value = np.int64(0)
     for i in range(4):
         digit = hex_digit(data[at + i])
@@ -114,7 +115,7 @@ def hex4(data: Any, at: Any) -> Any:
 
 @helper
 def _utf8_length(data: Any, at: Any, end: Any) -> Any:
-    """Bytes of the well-formed multi-byte character at `at`, or 0."""
+    """Return the number of bytes of the well-formed multi-byte character at `at`, or 0."""
     first = data[at]
     if first < 0xC2:
         return 0
@@ -137,7 +138,10 @@ def _utf8_length(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _string(data: Any, at: Any, end: Any) -> Any:
-    """Check the string whose first byte after the quote is `at`: (its end, whether it has escapes, damage)."""
+    """Check the string whose first byte after the quote is `at`.
+
+    Returns (its end, True if it has escapes, damage).
+    """
     escaped = False
     while True:
         while True:
@@ -195,7 +199,7 @@ def _string(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _number(data: Any, at: Any, end: Any) -> Any:
-    """Check the number at `at`: (its end, kind, damage)."""
+    """Check the number at `at`. Returns (its end, kind, damage)."""
     kind = INTEGER
     if data[at] == 45:
         at += 1
@@ -275,7 +279,7 @@ def unescape(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
 
 @helper
 def put_character(point: Any, out: Any, to: Any) -> Any:
-    """A code point as UTF-8."""
+    """Write a code point as UTF-8."""
     if point < 0x80:
         out[to] = point
         return to + 1
@@ -297,7 +301,10 @@ def put_character(point: Any, out: Any, to: Any) -> Any:
 
 @helper
 def plain_text(tape: Any, token: Any) -> Any:
-    """Make an escaped string token a plain one, its text in the spare room; False for half a surrogate pair."""
+    """Make an escaped string token a plain one, with its text in the spare room.
+
+    Returns False for half a surrogate pair.
+    """
     if tape.tok[token, KIND] != ESCAPED:
         return True
     start = tape.state[SPARE]
@@ -328,7 +335,7 @@ def _known_text(tape: Any, repeats: Any, name: Any, at: Any, end: Any) -> Any:
     """
     guess = repeats.name[name, LAST]
     for text in range(-1, len(repeats.text)):
-        # First the one that was found last.
+        # The text that was found last is compared first.
         candidate = guess if text < 0 else text
         if candidate >= 0 and repeats.text[candidate, OWNER] == name:
             first = repeats.text[candidate, BEGIN]
@@ -341,7 +348,7 @@ def _known_text(tape: Any, repeats: Any, name: Any, at: Any, end: Any) -> Any:
 
 @inlined
 def _literal(data: Any, at: Any, end: Any) -> Any:
-    """(bytes, kind) of true, false or null at `at`; no bytes when it is none of them."""
+    """Return (bytes, kind) of true, false or null at `at`; 0 bytes if it is none of them."""
     word = load(data, at, 32)
     if word == 0x65757274 and at + 4 <= end:
         return 4, TRUE
@@ -357,12 +364,14 @@ def _blank(byte: Any) -> Any:
     return byte == 32 or byte == 10 or byte == 13 or byte == 9
 
 
-# long: one state machine; a helper would hand its whole state back and forth
+# long: it is one state machine, and a helper would pass its whole state back and forth
 @helper
 def tokenize(tape: Any, repeats: Any, at: Any, end: Any, outer: Any) -> Any:
-    """Append the tokens of the one JSON value in ``data[at:end]``; return (damage or 0, position of the damage).
+    """Append the tokens of the one JSON value in ``data[at:end]``.
 
-    `outer`: it is a message, in which repeated texts are searched, and not a document inside one.
+    Returns (damage or 0, position of the damage).
+
+    `outer`: the value is a message, in which repeated texts are searched, and not a document inside a message.
     """
     data = tape.data
     tok = tape.tok
@@ -370,7 +379,7 @@ def tokenize(tape: Any, repeats: Any, at: Any, end: Any, outer: Any) -> Any:
     token = stack[TOKENS]
     limit = len(tok) - 2
     depth = 0
-    mode = 0  # 0: a value, 1: a key, 2: what follows a value
+    mode = 0  # The state: 0 expects a value, 1 a key, 2 a comma or the end after a value.
     name: Any = -1
     while True:
         while at < end and _blank(data[at]):

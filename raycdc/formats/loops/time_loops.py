@@ -1,4 +1,4 @@
-"""Texts and numbers of dates and times into microseconds and days, compiled."""
+"""Converts texts and numbers of dates and times to microseconds and days, compiled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _days(year: Any, month: Any, day: Any) -> Any:
 
 @helper
 def _digits(data: Any, at: Any, end: Any, count: Any) -> Any:
-    """`count` digits as a number, or -1."""
+    """Return `count` digits as a number, or -1."""
     if at + count > end:
         return np.int64(-1)
     value = np.int64(0)
@@ -66,7 +66,7 @@ def _digits(data: Any, at: Any, end: Any, count: Any) -> Any:
 
 @helper
 def _zone(data: Any, at: Any, end: Any) -> Any:
-    """Microseconds east of UTC of ``Z``, ``+hh``, ``+hhmm`` or ``+hh:mm``; (value, whether it is one)."""
+    """Return microseconds east of UTC of ``Z``, ``+hh``, ``+hhmm`` or ``+hh:mm``: (value, True if it is a zone)."""
     if at + 1 == end and (data[at] | 32) == 122:
         return np.int64(0), True
     if data[at] != 43 and data[at] != 45:
@@ -87,9 +87,9 @@ def _zone(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def moment(data: Any, at: Any, end: Any) -> Any:
-    """(error, microseconds since 1970) of ``YYYY-MM-DD`` with or without a time of day and a zone.
+    """Return (error, microseconds since 1970) of ``YYYY-MM-DD`` with or without a time of day and a zone.
 
-    A zero, partial or impossible date gives `_NO_DATE`, as MySQL's other paths treat it.
+    A zero, partial or impossible date gives `_NO_DATE`, as elsewhere for MySQL.
     """
     year = _digits(data, at, end, 4)
     month = _digits(data, at + 5, end, 2)
@@ -141,7 +141,7 @@ def moment(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def to_micros(value: Any, wire: Any) -> Any:
-    """(error, microseconds) of a number in the wire's unit."""
+    """Return (error, microseconds) of a number in the wire's unit."""
     if wire == WIRE_MICROS:
         return OK, value
     if wire == WIRE_NANOS:

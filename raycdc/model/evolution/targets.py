@@ -72,9 +72,10 @@ class TargetSchema:
     named: Mapping[str, str] = field(default_factory=dict)
 
     def seen(self, source: TableId, own: TableSchema) -> tuple[TableSchema, TableSchema, Mapping[str, str]]:
-        """Return how rows of `source` with the columns `own` are converted to the target's columns. ¶The result has
-        three parts: the rows' columns, including additional names of columns; the target's columns, with the defaults
-        for these rows; and the original column of each additional name.
+        """Return how rows of `source` with the columns `own` are converted to the target's columns.
+
+        The result has three parts: the rows' columns, including additional names of columns; the target's columns, with
+        the defaults for these rows; and the original column of each additional name.
         """
         assert self.schema is not None
         dropped = set(self.dropped_by(source))

@@ -71,8 +71,10 @@ def _take_over(store: CheckpointStore, own: OwnGeneration) -> None:
 def brief_term(store: CheckpointStore) -> Iterator[None]:
     """Hold a generation within the block, for a change of the state without a driver.
 
-    Call it under the lease. ¶A suspended driver is fenced by this generation when it wakes up. Otherwise it would
-    overwrite the change, which it does not know.
+    Call it under the lease.
+
+    A suspended driver is fenced by this generation when it wakes up. Otherwise it would overwrite the change, which it
+    does not know.
     """
     term = DriverGeneration(store)
     try:

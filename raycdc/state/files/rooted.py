@@ -70,8 +70,9 @@ class ObjectDocument(JsonObject):
 
 @dataclass(slots=True)
 class RootUpdate:
-    """One step of a thread: the root as it was read, and the changes for the next root. ¶`pending` are documents that
-    the step writes, and `left` are objects that the new root does not refer to.
+    """One step of a thread: the root as it was read, and the changes for the next root.
+
+    `pending` are documents that the step writes, and `left` are objects that the new root does not refer to.
 
     `before` is None if there is no root yet.
     """
@@ -257,8 +258,9 @@ class RootedFolder:
         """Do nothing, because a store has no folders."""
 
     def require_usable(self) -> None:
-        """Raise `StateError` if the store refuses a request, or accepts a write whose condition does not hold. ¶Some
-        servers and proxies ignore conditions, and then a stale driver could write the state.
+        """Raise `StateError` if the store refuses a request, or accepts a write whose condition does not hold.
+
+        Some servers and proxies ignore conditions, and then a stale driver could write the state.
         """
         name = f"probe-{uuid.uuid4().hex}"
         with as_state_errors():

@@ -43,8 +43,10 @@ class BlockingLog(Protocol):
     def fetch(self) -> LogUnit | None:
         """Return the next units; block until something arrives, or for a moment.
 
-        Raises errors that end the reader. ¶None means that the log had nothing else, and counts as seen up to now. If a
-        server is silent for longer than it should be, wait instead of returning None.
+        Raises errors that end the reader.
+
+        None means that the log had nothing else, and counts as seen up to now. If a server is silent for longer than it
+        should be, wait instead of returning None.
         """
 
     def wake_up(self) -> None:

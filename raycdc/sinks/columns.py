@@ -131,7 +131,7 @@ class TargetColumn(Generic[ColumnT]):
 
     @property
     def values_of(self) -> str | None:
-        """The present column whose values existing rows get in this one; None if they get none."""
+        """Return the present column whose values existing rows get in this one; None if they get none."""
         return self.copied or self.origin
 
 

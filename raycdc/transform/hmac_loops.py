@@ -68,7 +68,7 @@ def _end(
     words: NDArray[np.int64],
     constants: NDArray[np.int64],
 ) -> None:
-    """The last block or two: a bit, zeros, and the number of bits of all `length` bytes."""
+    """Add the last block or two of a message to `state`: a bit, zeros, and the number of bits of all `length` bytes."""
     block[filled] = 0x80
     for i in range(filled + 1, 64):
         block[i] = 0
@@ -86,7 +86,7 @@ def _end(
 def key_state(
     state: NDArray[np.int64], block: NDArray[np.uint8], words: NDArray[np.int64], constants: NDArray[np.int64]
 ) -> None:
-    """`state` after one padding block of the key. `words` is room for 64 numbers."""
+    """Add one padding block of the key to `state`. `words` is scratch space for 64 numbers."""
     compress(state, block, words, constants)
 
 
@@ -102,9 +102,10 @@ def hex_digests(
     words: NDArray[np.int64],
     digits: NDArray[np.uint8],
 ) -> None:
-    """`digits` gets 64 characters for each of the values; `ends` has one entry more than there are values.
+    """Write the 64 hexadecimal digits of each value's HMAC to `digits`. `ends` has one entry more than there are
+    values.
 
-    `state`, `block` and `words` are room for 8, 64 and 64 numbers: nothing can be allocated in here.
+    `state`, `block` and `words` are scratch space for 8, 64 and 64 numbers, because nothing can be allocated here.
     """
     for row in range(len(ends) - 1):
         for i in range(8):

@@ -3,8 +3,8 @@
 Called by `sink`, by one thread at a time per table. Every commit carries an app transaction of the pipeline whose
 version holds (epoch, step, generation), so the vector is part of the same atomic commit as the rows.
 
-A handle sees no commits, not even its own, until it is refreshed; `refresh` comes before everything else. It does two
-things that delta-rs does not do:
+A handle sees no commits, not even its own, until it is refreshed, so `refresh` must be called first. It does two things
+that delta-rs does not do:
 
 * It syncs commits and their files to disk before they count.
 * It searches for a RESTORE, DELETE, UPDATE or overwrite by others, which removes or changes rows without changing the
@@ -45,7 +45,7 @@ from raycdc.sinks.source_tables import Key
 from raycdc.sinks.targets import lost_files
 from raycdc.storage.files import AnyPath, keys_change
 
-#: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
+#: The table property that names the pipeline that created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created_by"
 
 _STEP_BITS = 3
@@ -114,7 +114,7 @@ class DeltaTarget:
         self.path = path
         self.name = name
         self.app_id = app_id
-        #: The table as the subject of a sentence.
+        #: A description of the table, as the subject of a sentence.
         self.location = f"The Delta table {path} ({name})"
         self._table: DeltaTable | None = None
         #: The store's access settings with which the table was opened.
@@ -260,7 +260,7 @@ class DeltaTarget:
         return list(self.table.metadata().partition_columns)
 
     def check_layout(self, layout: TableLayout) -> None:
-        """Raise `SinkError` if the table has other partitions than those asked for."""
+        """Raise `SinkError` if the table has other partitions than the layout requests."""
         if layout.partitions and (there := self.partition_columns) != list(layout.columns):
             raise TargetModifiedError(
                 f"{self.location} is partitioned by {listed(there)}, and partition_by asks "
@@ -282,7 +282,7 @@ class DeltaTarget:
         for batch in _key_batches(self, names, within):
             found = np.flatnonzero(np.isin(key_hashes(batch, names), hashes))
             if found.size:
-                # Equal hashes are equal keys but for one in billions.
+                # Different keys rarely have equal hashes, so the keys themselves are compared.
                 wanted = {tuple(row.values()) for row in python_rows(keys)}
                 rows: Sequence[Key] = python_rows(pa.Table.from_batches([batch.take(pa.array(found))]))
                 if same := next((row for row in rows if tuple(row.values()) in wanted), None):

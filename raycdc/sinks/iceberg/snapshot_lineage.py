@@ -172,7 +172,7 @@ EXPIRED_LEAST, EXPIRED_MOST = 50, 200
 #: The number of snapshots kept by default in upsert tables that raycdc creates. A commit writes about 400 kB for them.
 KEPT = 500
 
-#: A table with more snapshots than this is reported: their names take some 4 MB.
+#: A table with more snapshots than this is reported, because their list takes about 4 MB.
 MANY = 5_000
 
 #: The table property with the number of snapshots that stay if the configuration sets nothing.

@@ -102,9 +102,7 @@ def is_absent(cause: BaseException | None) -> bool:
 
 
 def raised_in(error: BaseException, *packages: str) -> bool:
-    """Return True if the first function that our code called last, before `error` was raised, is in one of
-    `packages`.
-    """
+    """Return True if `error` was raised in a call by our code to a function of one of `packages`."""
     called = ""
     trace: TracebackType | None = error.__traceback__
     while trace is not None:

@@ -20,7 +20,7 @@ from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.delta import small_merge as delta_rewrite
 from raycdc.sinks.delta.commits import DeltaCommits
-from raycdc.sinks.delta.row_reading import RewrittenColumn
+from raycdc.sinks.delta.reading import RewrittenColumn
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.steps import CommitMetadata

@@ -39,8 +39,7 @@ from raycdc.core.failpoints import reach
 from raycdc.errors import TargetModifiedError
 from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.delta.layout import set_by_us
-from raycdc.sinks.delta.location import is_table, storage_options
-from raycdc.sinks.delta.row_reading import RewrittenColumn, rewritten_batches, staged_batches
+from raycdc.sinks.delta.reading import RewrittenColumn, is_table, rewritten_batches, staged_batches, storage_options
 from raycdc.sinks.delta.small_merge import in_types, rewrite
 from raycdc.sinks.delta.table import (
     CREATED_BY,

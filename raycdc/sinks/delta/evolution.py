@@ -28,7 +28,7 @@ from raycdc.sinks.changes import check_constant, check_names
 from raycdc.sinks.columns import plan_columns
 from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.layout import unfit
-from raycdc.sinks.delta.row_reading import RewrittenColumn
+from raycdc.sinks.delta.reading import RewrittenColumn
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.lakes.lake_columns import LakeColumn, check_adoptable, constant_of, lake_abilities
 from raycdc.sinks.steps import CommitMetadata

@@ -20,8 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from raycdc.sinks.delta.location import table_at
-from raycdc.sinks.delta.row_reading import file_batches, has_vectors
+from raycdc.sinks.delta.reading import file_batches, has_vectors, table_at
 from raycdc.sinks.lakes.ownership import COMPARED_BYTES_MAX, are_kept
 from raycdc.state.files.folder import sync_folder
 from raycdc.storage.files import AnyPath, StorePath, content, identity, is_there

@@ -35,9 +35,8 @@ from raycdc.model.arrays import python_rows
 from raycdc.model.rules.layout import TableLayout
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.delta.layout import ABSENT
-from raycdc.sinks.delta.location import is_table, opened_with, storage_options
 from raycdc.sinks.delta.log_inspection import LogWatch, Losses
-from raycdc.sinks.delta.row_reading import key_batches
+from raycdc.sinks.delta.reading import is_table, key_batches, opened_with, storage_options
 from raycdc.sinks.delta.table_constraints import TableConstraints, without_values
 from raycdc.sinks.lakes.ownership import Ownership
 from raycdc.sinks.lakes.unreachable import is_absent, is_refused, raised_in, refusal_of

@@ -25,7 +25,7 @@ from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.evolution import check_mergeable, evolve
 from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
-from raycdc.sinks.delta.location import foreign, is_table
+from raycdc.sinks.delta.reading import foreign, is_table
 from raycdc.sinks.delta.table import DeltaTarget, is_ours_alone
 from raycdc.sinks.rows import DELETED, Compacted, alive, changelog_arrow
 from raycdc.sinks.source_tables import CLAIMED, Key, same_key

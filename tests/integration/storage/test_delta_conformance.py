@@ -18,9 +18,9 @@ from deltalake import DeltaTable, write_deltalake
 from raycdc.model import TableId
 from raycdc.sandbox.servers import AzuriteServer, MotoServer, S3MockServer
 from raycdc.sinks.api import SinkContext
-from raycdc.sinks.delta.location import is_table, storage_options, table_at
 from raycdc.sinks.delta.maintenance import DeltaMaintenance
 from raycdc.sinks.delta.plugin import DeltaOptimizeOptions
+from raycdc.sinks.delta.reading import is_table, storage_options, table_at
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.storage.files import Access, StorePath, any_path, delete_table

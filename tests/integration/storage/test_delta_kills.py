@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.sandbox.compare import compare_table
 from raycdc.sandbox.servers import MariaDbServer, MotoServer
-from raycdc.sinks.delta.location import table_at
+from raycdc.sinks.delta.reading import table_at
 from raycdc.storage.files import Access, StorePath, any_path
 from tests.kill.test_kills import COORDINATOR_POINTS, DRIVER_POINTS, TABLES, play
 from tests.support.jobs import Job, require_engines

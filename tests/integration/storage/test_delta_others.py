@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from raycdc.errors import TargetDroppedError, TargetModifiedError
 from raycdc.model import TableId
 from raycdc.sandbox.servers import MotoServer
-from raycdc.sinks.delta.location import table_at
+from raycdc.sinks.delta.reading import table_at
 from raycdc.storage.files import Access
 from raycdc.testing.sink_play import Play
 from tests.integration.storage.test_delta_conformance import DeltaInStore

@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from raycdc.sandbox.servers import AzuriteServer, MotoServer, S3MockServer
-from raycdc.sinks.delta.location import storage_options, table_at
+from raycdc.sinks.delta.reading import storage_options, table_at
 from raycdc.storage.files import Access, StorePath, any_path
 from tests.support.servers.store_proxy import StoreProxy
 

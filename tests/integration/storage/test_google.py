@@ -16,7 +16,7 @@ from raycdc.errors import FencedError
 from raycdc.sandbox.compare import compare_table
 from raycdc.sandbox.servers import GcsServer, MariaDbServer
 from raycdc.sandbox.shop import ShopSize, ShopWorkload, create_shop
-from raycdc.sinks.delta.location import table_at
+from raycdc.sinks.delta.reading import table_at
 from raycdc.state.drivers.driver_generation import DriverGeneration
 from raycdc.state.location import StateLocation
 from raycdc.state.store import CheckpointStore

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.sandbox.servers import MariaDbServer, MotoServer
-from raycdc.sinks.delta.location import table_at
+from raycdc.sinks.delta.reading import table_at
 from raycdc.storage.files import Access, StorePath, any_path
 from tests.support.jobs import Job
 from tests.support.servers.store_proxy import StoreProxy

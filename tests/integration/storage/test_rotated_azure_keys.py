@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from raycdc.sandbox.servers import AzuriteServer, MariaDbServer
-from raycdc.sinks.delta.location import table_at
+from raycdc.sinks.delta.reading import table_at
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.storage.files import Access, StorePath, any_path, content, files_below

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.sandbox.servers import MariaDbServer, MotoServer
-from raycdc.sinks.delta.location import table_at
+from raycdc.sinks.delta.reading import table_at
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.storage.files import Access, StorePath, any_path

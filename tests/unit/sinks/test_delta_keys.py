@@ -10,7 +10,7 @@ import pytest
 from raycdc.core.secrets import ReferenceResolver
 from raycdc.errors import SinkUnavailableError
 from raycdc.model import TableId
-from raycdc.sinks.delta import location
+from raycdc.sinks.delta import reading
 from raycdc.sinks.delta import table as delta_table
 from raycdc.sinks.delta.log_inspection import LogWatch
 from raycdc.sinks.delta.table import DeltaTarget
@@ -51,7 +51,7 @@ def test_a_table_that_was_opened_while_its_key_changed_is_opened_anew(
         return Opened(opened[-1], good)
 
     monkeypatch.setattr(delta_table, "is_table", lambda _: True)
-    monkeypatch.setattr(location, "DeltaTable", table)
+    monkeypatch.setattr(reading, "DeltaTable", table)
     monkeypatch.setattr(LogWatch, "inspect", lambda *_: None)
     monkeypatch.setattr(LogWatch, "is_another", lambda _: False)
     monkeypatch.setattr(LogWatch, "is_newest", lambda *_: False)

@@ -23,8 +23,8 @@ from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.model.evolution import AddColumnEvent, AlterColumnTypeEvent, TruncateTableEvent
 from raycdc.segments import StageTask, run_in_process
 from raycdc.sinks.api import STEP_TOMBSTONE, CommitVector, Sink, SinkContext, TableCommit
-from raycdc.sinks.files.jsonl import JsonlSink
 from raycdc.sinks.files.plugin import JsonlSinkConfig
+from raycdc.sinks.files.sink import JsonlSink
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import ScriptedTable, simple_schema

@@ -44,7 +44,7 @@ _IMPORTS = (
     "raycdc.connectors.mongodb.source",
     "raycdc.connectors.mysql.source",
     "raycdc.sinks.delta.sink",
-    "raycdc.sinks.files.jsonl",
+    "raycdc.sinks.files.sink",
     "raycdc.sinks.iceberg.sink",
     "raycdc.sinks.jdbc.sink",
     "raycdc.sinks.jdbc.postgres",

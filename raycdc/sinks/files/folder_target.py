@@ -9,8 +9,10 @@ separate note, which stays when a loader removes the file.
 `Writers` are the pipelines that write to the folder. Each writes a note about itself, and one that replaces the files
 of others bars them.
 
-``` _raycdc/writer-1a2b3c4d.json a pipeline began here; the name has a hash of its identity, as its files do
-_raycdc/barred-1a2b3c4d.json another pipeline replaced its files, and it must make no more files visible ```
+```
+_raycdc/writer-1a2b3c4d.json    a pipeline writes here; the name has a hash of its identity, as its files do
+_raycdc/barred-1a2b3c4d.json    another pipeline replaced its files, and it must make no more files visible
+```
 
 A pipeline that is barred while it makes a file visible finds the note right afterwards, and removes the file. If it
 dies in between, the next commit of the other pipeline removes it.

@@ -77,6 +77,6 @@ class ConsoleSinkConfig(_AppendingSinkConfig):
     type: Literal["console"] = option("console", help="Standard output.")
 
 
-PARQUET = Plugin("parquet", "Parquet files, changelog", ParquetSinkConfig, "raycdc.sinks.files.parquet:ParquetSink")
-JSONL = Plugin("jsonl", "JSON Lines files, changelog", JsonlSinkConfig, "raycdc.sinks.files.jsonl:JsonlSink")
+PARQUET = Plugin("parquet", "Parquet files, changelog", ParquetSinkConfig, "raycdc.sinks.files.sink:ParquetSink")
+JSONL = Plugin("jsonl", "JSON Lines files, changelog", JsonlSinkConfig, "raycdc.sinks.files.sink:JsonlSink")
 CONSOLE = Plugin("console", "rows on standard output", ConsoleSinkConfig, "raycdc.sinks.files.console:ConsoleSink")

@@ -1,19 +1,27 @@
-"""Sinks of plain files, one per (table, epoch): the common part of `parquet` and `jsonl`.
+"""Sinks of plain files, one per table and epoch: Parquet and JSON Lines.
 
-``` PATH/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl visible rows; its name *is* the commit record
-PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d-g1.json generation 1's note about the file of that name: positions,
-generation, inode; written just before PATH/DB/TABLE/_raycdc/newest-1a2b3c4d.json the note about the newest visible
-file, so that a loader may take that one, too PATH/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-… who writes here
-(`raycdc.sinks.files.folder_target`) PATH/DB/TABLE/_raycdc/stage/… staged files, removed when they became visible ```
+```
+PATH/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl        visible rows; its name *is* the commit record
+PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d-g1.json  generation 1's note about the file of that name:
+                                                       positions, generation, inode; written just before
+PATH/DB/TABLE/_raycdc/newest-1a2b3c4d.json             the note about the newest visible file, so that a loader may
+                                                       remove that one, too
+PATH/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…   the writers (`raycdc.sinks.files.folder_target`)
+PATH/DB/TABLE/_raycdc/stage/…                          staged files, deleted after they became visible
+```
 
-The name has the epoch, the step and a hash of the pipeline's identity. One ``link`` makes a file visible. It fails if
-the name exists, so a second attempt, by a retry or by a driver that was suspended, changes nothing. Object stores have
-another protocol (`raycdc.sinks.files.store_target`). A tombstone is an empty file with the name of the epoch's file.
-Readers skip names that begin with ``_`` or ``.``.
+The name contains the epoch, the step and a hash of the pipeline's identity. One ``link`` makes a file visible. It fails
+if the name exists, so a second attempt, by a retry or by a driver that was suspended, changes nothing. Object stores
+have another protocol (`raycdc.sinks.files.store_target`). A tombstone is an empty file with the name of the epoch's
+file. Readers skip names that begin with ``_`` or ``.``.
+
+`JsonlSink` writes every change as a line, `ParquetSink` as a row.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -28,10 +36,12 @@ from raycdc.sinks.api import CHANGELOG, SinkContext, TableCommit, TargetShape
 from raycdc.sinks.files.folder_target import FilesTarget, FileSteps, Part
 from raycdc.sinks.files.plugin import JsonlSinkConfig, ParquetSinkConfig
 from raycdc.sinks.files.store_target import StoreSteps
+from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
 from raycdc.sinks.table_input import TableInput
 from raycdc.sinks.targets import spark_statement, table_folder
-from raycdc.sinks.task_plan import Input
+from raycdc.sinks.task_plan import Input, task_inputs
+from raycdc.sinks.tasks import WriteJsonLines, WriteParquet, write_parquet_file
 from raycdc.state.files.folder import private_file
 from raycdc.storage.api import StoreError
 from raycdc.storage.files import Access, FileName, StorePath, any_path, as_text, has_secrets
@@ -118,3 +128,49 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
         if isinstance(folder, StorePath):
             return StoreSteps(target, folder, self._context, kind=self.kind, accepted=self._accepted)
         return FileSteps(target, folder, self._context, kind=self.kind, join=self.join, accepted=self._accepted)
+
+
+class JsonlSink(FileSink):
+    """The sink of JSON Lines files. Several tasks may write parts, because lines can be concatenated."""
+
+    kind = "jsonl"
+    spark_format = "JSON"
+
+    def part_inputs(self, work: TableCommit) -> list[list[Input]]:
+        return task_inputs(work.segments, parallelism=self._context.parallelism)
+
+    def task(self, table: TableInput, path: FileName) -> WriteJsonLines:
+        return WriteJsonLines(table, path)
+
+    def join(self, parts: Sequence[Path], whole: Path, work: TableCommit) -> None:
+        if len(parts) == 1:
+            parts[0].rename(whole)
+            return
+        with whole.open("wb") as target:
+            for part in parts:
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, target, 1 << 20)
+            target.flush()
+            os.fsync(target.fileno())
+
+
+class ParquetSink(FileSink):
+    """The sink of Parquet files.
+
+    One task writes the file of a table and epoch, because parts cannot be concatenated.
+    """
+
+    kind = "parquet"
+    spark_format = "PARQUET"
+
+    def part_inputs(self, work: TableCommit) -> list[list[Input]]:
+        return [[Input(segment) for segment in work.segments]] if work.segments else []
+
+    def task(self, table: TableInput, path: FileName) -> WriteParquet:
+        return WriteParquet(table, path, changelog=True)
+
+    def join(self, parts: Sequence[Path], whole: Path, work: TableCommit) -> None:
+        if parts:
+            parts[0].rename(whole)
+        else:
+            write_parquet_file(whole, changelog_arrow(work.schema), [])

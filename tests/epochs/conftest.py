@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from raycdc.sinks.jdbc import mysql, pool
+from raycdc.sinks.jdbc import mysql, postgres
 from tests.epochs.sink_world import open_topics
 
 
@@ -35,7 +35,7 @@ def brief_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def close_idle_sessions() -> None:
-    for process, key in list(pool._idle):
+    for process, key in list(postgres._idle):
         if process == os.getpid():
-            for connection in pool.drain(key):
+            for connection in postgres.drain_connections(key):
                 connection.close()

@@ -21,7 +21,6 @@ MODULES = (
     "raycdc.connectors.mysql.snapshot.planning.chunks",
     "raycdc.formats.api",
     "raycdc.sinks.mongodb.documents",
-    "raycdc.sinks.mongodb.bson_types",
     "raycdc.spark.artifacts",
 )
 

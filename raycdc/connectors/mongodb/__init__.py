@@ -40,7 +40,7 @@ transaction.
 
 **For a MongoDB sink** (`SourceConfig.for_sink`) the layout holds BSON: a column takes values of its own type only,
 other values and nulls are in `_rest`, and NULL means a missing field. By `LogicalType.native` the sink makes the same
-values again (`sinks/mongodb/bson_types.py`). Several rows whose keys have different types may be one key for the
+values again (`sinks/mongodb/documents.py`). Several rows whose keys have different types may be one key for the
 server, so deletions come first, in a separate round. Replies are joined by a compiled loop
 (`connectors/mongodb/stream/raw_stream.py`), because the driver's raw cursors create an object for each document.
 """

@@ -49,8 +49,7 @@ from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, Address
 from raycdc.sinks.jdbc.refusals import advised, mysql_refusal, without_value
 from raycdc.sinks.jdbc.staging import Staging, Upsert, match, names, values
-from raycdc.sinks.jdbc.types import mysql_type
-from raycdc.sinks.jdbc.unrepresentable_values import mysql_unrepresentable
+from raycdc.sinks.jdbc.types import mysql_type, mysql_unrepresentable
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
 

@@ -3,12 +3,17 @@
 Staging tables are unlogged tables of the schema ``raycdc_stage``. A crash of the server empties them, so the commit
 checks the number of their rows. DDL is part of the transaction, so a schema change is carried out completely or not at
 all.
+
+Idle connections of this process are kept. Opening a connection costs the server's check of the password and, with ADBC,
+reading its catalogue. This takes a tenth of a second, which is more than most epochs of a table take.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, ClassVar
@@ -24,17 +29,54 @@ from raycdc.core.connection_attempts import TRIES
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import Column, TableId
 from raycdc.model.types import wide_decimal
-from raycdc.sinks.jdbc import pool
 from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S, CommitTable
 from raycdc.sinks.jdbc.lock_holders import postgres_holders, record_held
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, STAGE_SCHEMA, Address
 from raycdc.sinks.jdbc.postgres_tables import PostgresTables
 from raycdc.sinks.jdbc.refusals import advised, postgres_grant, postgres_refusal, postgres_unreached, without_quoted
 from raycdc.sinks.jdbc.staging import Staging, Upsert, names, values
-from raycdc.sinks.jdbc.types import postgres_type
-from raycdc.sinks.jdbc.unrepresentable_values import postgres_unrepresentable
+from raycdc.sinks.jdbc.types import postgres_type, postgres_unrepresentable
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
+
+#: The number of idle connections kept per database: as many as the epoch loop's threads and a stage use concurrently.
+IDLE_MAX = 8
+
+_idle_lock = threading.Lock()
+_idle: dict[tuple[int, Hashable], list[Any]] = {}
+
+
+def take_connection(key: Hashable, *, alive: Callable[[Any], bool]) -> Any:
+    """Return an idle connection that is `alive`, or None. It belongs to the caller until `keep_connection`."""
+    while True:
+        with _idle_lock:
+            # A forked child must not use its parent's connections.
+            found = _idle.get((os.getpid(), key))
+            if not found:
+                return None
+            connection = found.pop()
+        if alive(connection):
+            return connection
+
+
+def keep_connection(key: Hashable, connection: Any) -> bool:
+    """Keep `connection`, which must not be in a transaction.
+
+    Returns False if there are enough, and the caller should close it.
+    """
+    with _idle_lock:
+        kept = _idle.setdefault((os.getpid(), key), [])
+        if len(kept) >= IDLE_MAX:
+            return False
+        kept.append(connection)
+        return True
+
+
+def drain_connections(key: Hashable) -> list[Any]:
+    """Return all idle connections, which the caller closes."""
+    with _idle_lock:
+        return _idle.pop((os.getpid(), key), [])
+
 
 _RECORD = f'"public"."{COMMIT_TABLE}"'
 
@@ -84,7 +126,7 @@ class PostgresDatabase:
 
     @contextmanager
     def session(self) -> Iterator[PostgresSession]:
-        connection = pool.take(self._address, alive=_alive) or self._connect()
+        connection = take_connection(self._address, alive=_alive) or self._connect()
         kept = False
         try:
             with connection.cursor() as cursor:
@@ -92,13 +134,13 @@ class PostgresDatabase:
             # The transaction is complete. A connection that breaks now is not kept.
             with suppress(adbc_driver_manager.Error):
                 connection.rollback()
-                kept = pool.give_back(self._address, connection)
+                kept = keep_connection(self._address, connection)
         finally:
             if not kept:
                 _close(connection)
 
     def close(self) -> None:
-        for connection in pool.drain(self._address):
+        for connection in drain_connections(self._address):
             _close(connection)
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:

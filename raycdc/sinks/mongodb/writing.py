@@ -30,13 +30,14 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from raycdc.errors import DataError, ValueRefusedError
 from raycdc.model import Column, TableId, TableSchema
 from raycdc.model.redaction import row_named
-from raycdc.sinks.mongodb.bson_types import EncodedFields, UnencodableRowError
 from raycdc.sinks.mongodb.documents import (
     SLICE_ROWS,
     ConstantElement,
     Element,
+    EncodedFields,
     Group,
     TooLargeError,
+    UnencodableRowError,
     element,
     encode,
     nulls,

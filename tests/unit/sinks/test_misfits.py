@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.sinks.jdbc.unrepresentable_values import mysql_unrepresentable, postgres_unrepresentable
+from raycdc.sinks.jdbc.types import mysql_unrepresentable, postgres_unrepresentable
 from raycdc.sinks.mongodb.types import DOCUMENT_BYTES_MAX
 from raycdc.sinks.mongodb.writing import DocumentLayout
 from raycdc.sinks.unrepresentable_rows import halved, reasons

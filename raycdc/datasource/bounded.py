@@ -30,7 +30,7 @@ from raycdc.model import RowKind, TableSchema
 from raycdc.model.keys import without
 from raycdc.segments import ANYWHERE, SegmentAccess, read_segment
 from raycdc.sinks.rows import alive, last_per_key
-from raycdc.sinks.task_plan import Input, by_partition, task_inputs
+from raycdc.sinks.task_inputs import Input, by_partition, task_inputs
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 

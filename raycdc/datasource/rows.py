@@ -38,7 +38,7 @@ from raycdc.model.evolution.merge import merge_schemas
 from raycdc.model.view import RowView
 from raycdc.segments import ANYWHERE, SegmentAccess, read_segment
 from raycdc.sinks.rows import META_TYPES
-from raycdc.sinks.task_plan import Input
+from raycdc.sinks.task_inputs import Input
 from raycdc.state.manifests.manifest import Segment
 from raycdc.state.store import CheckpointStore
 

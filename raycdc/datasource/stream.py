@@ -37,7 +37,7 @@ from raycdc.datasource.rows import (
 from raycdc.driver.consumer import Ledger
 from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableSchema
-from raycdc.sinks.task_plan import Input, task_inputs
+from raycdc.sinks.task_inputs import Input, task_inputs
 from raycdc.state.location import state_of
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore

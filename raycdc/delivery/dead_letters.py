@@ -1,7 +1,7 @@
 """Holds back the dead letters of an epoch until its commit is recorded, so that each bad row appears once.
 
 An epoch that a driver stages may be staged again by the next driver, or never be committed. The file of its bad rows
-(`raycdc.segments.dead_letter_files`) is therefore hidden at first, and shown once the epoch is recorded. The hidden
+(`raycdc.segments.bad_rows`) is therefore hidden at first, and shown once the epoch is recorded. The hidden
 file is durable before any target can lack its rows.
 
 | | in a folder | on an object store |
@@ -24,8 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from raycdc.errors import StateError
-from raycdc.segments.bad_rows import DEAD_LETTER, BadRecords
-from raycdc.segments.dead_letter_files import counting, epoch_of
+from raycdc.segments.bad_rows import DEAD_LETTER, BadRecords, counting, epoch_of
 from raycdc.state.files.folder import sync_folder
 from raycdc.state.store import CheckpointStore
 

@@ -6,10 +6,9 @@ Readers import `SegmentWriter` from here: nothing in this package imports Ray or
 from __future__ import annotations
 
 from raycdc.segments.access import ANYWHERE, HERE, SegmentAccess, SpoolAddress
-from raycdc.segments.partitions import partitions_for, split_by_key
 from raycdc.segments.reading import delete_there, read_segment, segment_schema, verify_segments
 from raycdc.segments.tasks import StageTask, TaskLog, TaskRunner, ThreadTaskRunner, run_in_process
-from raycdc.segments.writing import SegmentContents, SegmentWriter
+from raycdc.segments.writing import SegmentContents, SegmentWriter, partitions_for, split_by_key
 
 __all__ = [
     "ANYWHERE",

@@ -28,8 +28,7 @@ from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
 from raycdc.segments.access import HERE, SegmentAccess
 from raycdc.segments.tasks import TaskRunner
 from raycdc.sinks.change_rules import ChangeRules
-from raycdc.sinks.table_input import TableInput
-from raycdc.sinks.task_plan import Input
+from raycdc.sinks.task_inputs import Input, TableInput
 from raycdc.state.manifests.manifest import Segment
 from raycdc.state.opaque import Positions
 from raycdc.state.recovery import STEP_APPEND, STEP_LAST, STEP_MERGE, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector

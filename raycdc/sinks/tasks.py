@@ -29,7 +29,7 @@ from raycdc.model.types import LogicalType, TypeKind
 from raycdc.sinks.lakes.statistics import delta_statistics
 from raycdc.sinks.rows import DELETED, Compacted, last_per_key
 from raycdc.sinks.source_tables import CLAIMED, ORIGIN, MergedTarget, last_per_owner
-from raycdc.sinks.table_input import TableInput, TableTask
+from raycdc.sinks.task_inputs import TableInput, TableTask
 from raycdc.storage.files import FileName, StorePath, writing
 
 

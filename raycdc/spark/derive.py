@@ -42,6 +42,7 @@ from raycdc.segments.access import HERE, SegmentAccess
 from raycdc.segments.bad_rows import (
     ON_BAD_RECORD,
     BadRecords,
+    DeadLetterFile,
     FilteredSegment,
     counted,
     judged,
@@ -49,7 +50,6 @@ from raycdc.segments.bad_rows import (
     whole_updates,
     write_filtered,
 )
-from raycdc.segments.dead_letter_files import DeadLetterFile
 from raycdc.segments.reading import read_segment, verify_segments
 from raycdc.segments.writing import MadeSegments
 from raycdc.sinks import jvm_end

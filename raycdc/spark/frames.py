@@ -15,7 +15,7 @@ from raycdc.model import META_COLUMNS, TableSchema
 from raycdc.segments.access import HERE, SegmentAccess
 from raycdc.segments.reading import read_segment
 from raycdc.sinks.rows import changelog_names
-from raycdc.sinks.task_plan import Input, task_inputs
+from raycdc.sinks.task_inputs import Input, task_inputs
 from raycdc.state.manifests.manifest import Segment
 
 _META_DDL = "`_op` string, `_seq` bigint, `_ts_ms` bigint, `_db` string, `_table` string, `_pos` string"

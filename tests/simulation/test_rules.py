@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from raycdc.errors import FencedError
-from raycdc.segments import partitions
+from raycdc.segments import writing
 from raycdc.source.protocol.coordinator import SourceCoordinator
 from raycdc.source.protocol.link import Link, read_packet
 from raycdc.source.protocol.source_event import decode
@@ -354,7 +354,7 @@ def partition_by_number_instead_of_key(patch: pytest.MonkeyPatch) -> None:
     def numbers(batch: Any, _key: Any, count: int) -> np.ndarray:
         return np.arange(batch.num_rows, dtype=np.uint8) % np.uint8(count)
 
-    patch.setattr(partitions, "partition_numbers", numbers)
+    patch.setattr(writing, "partition_numbers", numbers)
 
 
 def let_changes_pass_that_chunks_have(patch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ from raycdc.segments.access import HERE, SegmentAccess
 from raycdc.segments.bad_rows import (
     ON_BAD_RECORD,
     BadRecords,
+    DeadLetterFile,
     FilteredRows,
     FilteredSegment,
     counted,
@@ -59,7 +60,6 @@ from raycdc.segments.bad_rows import (
     whole_updates,
     write_filtered,
 )
-from raycdc.segments.dead_letter_files import DeadLetterFile
 from raycdc.segments.reading import read_segment, segment_schema, turned, viewed
 from raycdc.segments.writing import MadeSegments
 from raycdc.sinks.api import TableCommit

@@ -4,7 +4,7 @@ Files are synced one by one, full ones immediately, so the number of open files 
 transaction's size. `on_progress` is called after each file of a cut.
 
 If the sink needs only the order of each key's changes, a table with many rows in the previous epoch is cut into hash
-partitions (`raycdc.segments.partitions`), with one or more segments each.
+partitions (`raycdc.segments.writing`), with one or more segments each.
 
 `EpochSegmentFiles` has the segments of the open epoch: those being written, full ones, and published chunks.
 

@@ -40,7 +40,7 @@ from raycdc.sinks.delta.tasks import WritePartitioned
 from raycdc.sinks.source_tables import MergedTarget
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
 from raycdc.sinks.targets import spark_statement, table_folder
-from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, split, task_inputs
+from raycdc.sinks.task_inputs import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, split, task_inputs
 from raycdc.sinks.tasks import CompactToParquet, WriteParquet
 from raycdc.state.files.folder import private_file
 from raycdc.state.manifests.manifest import STATE_NODE

@@ -38,9 +38,8 @@ from raycdc.sinks.steps import (
     TargetState,
     UnfinishedTarget,
 )
-from raycdc.sinks.table_input import TableInput
 from raycdc.sinks.targets import absent, occupied_error
-from raycdc.sinks.task_plan import Input
+from raycdc.sinks.task_inputs import Input, TableInput
 from raycdc.sinks.tasks import CompactedFile, DataFile, compacted_rows
 from raycdc.storage.files import FileName, delete, reading
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from raycdc.sinks.delta.layout import check_days, folder_of, partition_values
 from raycdc.sinks.lakes.partitioning import gathered
-from raycdc.sinks.table_input import TableTask
+from raycdc.sinks.task_inputs import TableTask
 from raycdc.sinks.tasks import DataFile, write_parquet_file
 from raycdc.storage.files import AnyPath
 

@@ -38,9 +38,8 @@ from raycdc.sinks.files.plugin import JsonlSinkConfig, ParquetSinkConfig
 from raycdc.sinks.files.store_target import StoreSteps
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
-from raycdc.sinks.table_input import TableInput
 from raycdc.sinks.targets import spark_statement, table_folder
-from raycdc.sinks.task_plan import Input, task_inputs
+from raycdc.sinks.task_inputs import Input, TableInput, task_inputs
 from raycdc.sinks.tasks import WriteJsonLines, WriteParquet, write_parquet_file
 from raycdc.state.files.folder import private_file
 from raycdc.storage.api import StoreError

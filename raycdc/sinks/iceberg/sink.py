@@ -54,7 +54,7 @@ from raycdc.sinks.iceberg.tasks import CompactToDataFiles, WriteRows
 from raycdc.sinks.source_tables import MergedTarget
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
 from raycdc.sinks.targets import spark_statement, table_folder
-from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, split, task_inputs
+from raycdc.sinks.task_inputs import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, split, task_inputs
 from raycdc.storage.files import delete, names_in
 from raycdc.storage.settings import StorageSettings
 

@@ -34,7 +34,7 @@ from raycdc.sinks.iceberg.files import (
 from raycdc.sinks.iceberg.layout import StoredPartition, write_data_files
 from raycdc.sinks.rows import alive
 from raycdc.sinks.source_tables import CLAIMED, MergedTarget, same_key
-from raycdc.sinks.table_input import TableTask
+from raycdc.sinks.task_inputs import TableTask
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_merged, compacted_rows, write_parquet
 from raycdc.storage.files import FileName, delete
 

@@ -54,7 +54,7 @@ from raycdc.sinks.rows import DELETED, target_columns
 from raycdc.sinks.source_tables import CLAIMED, MergedTarget
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
 from raycdc.sinks.targets import quoted
-from raycdc.sinks.task_plan import TASK_BYTES_MAX, Input, split, task_inputs
+from raycdc.sinks.task_inputs import TASK_BYTES_MAX, Input, split, task_inputs
 from raycdc.state.files.folder import private_file
 
 

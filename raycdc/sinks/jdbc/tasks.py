@@ -20,7 +20,7 @@ from raycdc.sinks.jdbc.plugin import TaskAddress
 from raycdc.sinks.jdbc.staging import StagedTable
 from raycdc.sinks.rows import DELETED, target_columns
 from raycdc.sinks.source_tables import CLAIMED, MergedTarget
-from raycdc.sinks.table_input import TableTask
+from raycdc.sinks.task_inputs import TableTask
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_merged, compacted_rows
 
 

@@ -39,7 +39,7 @@ import pyarrow.compute as pc
 from raycdc.model import Column
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.sinks.jdbc.mysql_text import literal_sizes
-from raycdc.sinks.unrepresentable_rows import reasons
+from raycdc.sinks.rows import reasons
 
 
 def demanded(columns: Sequence[Column], key: Collection[str]) -> tuple[str, ...]:

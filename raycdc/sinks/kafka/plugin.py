@@ -15,7 +15,7 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import TableId
 from raycdc.model.rules.names import NAMES, NameRules, topic_name
 from raycdc.plugins import Plugin
-from raycdc.sinks.task_plan import TASK_BYTES_MIN
+from raycdc.sinks.task_inputs import TASK_BYTES_MIN
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FIELDS = re.compile(r"\{(db|table)\}")

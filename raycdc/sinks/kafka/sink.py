@@ -43,8 +43,8 @@ from raycdc.core.secrets import read_again
 from raycdc.errors import SinkError, SinkUnavailableError, TargetExistsError
 from raycdc.model import TableId
 from raycdc.model.rules.names import topic_name
-from raycdc.segments.partitions import partitions_for
 from raycdc.segments.tasks import ResultT, StageTask
+from raycdc.segments.writing import partitions_for
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_LAST,
@@ -73,7 +73,7 @@ from raycdc.sinks.kafka.tasks import (
     seen,
 )
 from raycdc.sinks.kafka.transactions import TIMEOUT_S, KafkaTarget, identity_of, is_unreachable, topic_error
-from raycdc.sinks.task_plan import by_partition
+from raycdc.sinks.task_inputs import by_partition
 
 #: The age at which a record is written again. Clusters with a shorter retention are not supported.
 RENEW_AFTER_S = 6 * 3600.0

@@ -32,8 +32,8 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.model.evolution import SchemaChangeEvent, TruncateTableEvent
 from raycdc.segments.bad_rows import whole_updates
-from raycdc.segments.partitions import partition_numbers
 from raycdc.segments.tasks import ResultT_co, StageTask
+from raycdc.segments.writing import partition_numbers
 from raycdc.sinks.kafka.transactions import (
     Cut,
     KafkaTarget,
@@ -43,7 +43,7 @@ from raycdc.sinks.kafka.transactions import (
     read_record,
 )
 from raycdc.sinks.steps import half_written, holds
-from raycdc.sinks.table_input import TableInput
+from raycdc.sinks.task_inputs import TableInput
 from raycdc.state.manifests.manifest import Segment
 from raycdc.state.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
 

@@ -54,10 +54,9 @@ from raycdc.sinks.mongodb.target import MongoDbSteps
 from raycdc.sinks.mongodb.tasks import ServerAddress
 from raycdc.sinks.mongodb.types import ID, check_columns, check_name, form_of
 from raycdc.sinks.mongodb.writing import DocumentLayout
-from raycdc.sinks.rows import DELETED
+from raycdc.sinks.rows import DELETED, halved
 from raycdc.sinks.source_tables import CLAIMED
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
-from raycdc.sinks.unrepresentable_rows import halved
 from raycdc.state.files.folder import private_file
 from raycdc.state.manifests.manifest import Segment
 

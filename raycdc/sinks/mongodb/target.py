@@ -67,7 +67,7 @@ from raycdc.sinks.steps import (
     has_only,
 )
 from raycdc.sinks.targets import occupied_error
-from raycdc.sinks.task_plan import Input, split, task_inputs
+from raycdc.sinks.task_inputs import Input, split, task_inputs
 
 #: Options of a collection that affect the equality of keys, or the fate of documents.
 _OPTIONS = {

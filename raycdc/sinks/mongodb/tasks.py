@@ -27,8 +27,7 @@ from raycdc.sinks.mongodb.types import ID
 from raycdc.sinks.mongodb.writing import DocumentLayout, Statement, short, write
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.source_tables import CLAIMED, MergedTarget, same_key
-from raycdc.sinks.table_input import TableInput, TableTask
-from raycdc.sinks.task_plan import Input
+from raycdc.sinks.task_inputs import Input, TableInput, TableTask
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_merged, compacted_rows
 
 Mode = Literal["insert", "merge", "delete", "remove", "check"]

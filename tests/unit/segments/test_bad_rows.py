@@ -11,8 +11,7 @@ import pytest
 
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.model.batch import SYMBOLS
-from raycdc.segments.bad_rows import SKIP, BadRecords, judged
-from raycdc.segments.dead_letter_files import DeadLetterFile, PendingDeadLetterFile, counting
+from raycdc.segments.bad_rows import SKIP, BadRecords, DeadLetterFile, PendingDeadLetterFile, counting, judged
 from raycdc.state.bad_row_counts import add_bad_rows, bad_rows
 from raycdc.state.store import CheckpointStore
 

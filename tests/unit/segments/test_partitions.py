@@ -15,7 +15,7 @@ from raycdc.model import RowKind, TableId
 from raycdc.model.batch import lost_values, with_lost_values
 from raycdc.runtime.reader.output import EpochOutput
 from raycdc.segments.access import SpoolAddress
-from raycdc.segments.partitions import PARTITION_BYTES, PARTITIONS_MAX, partition_numbers, partitions_for, split_by_key
+from raycdc.segments.writing import PARTITION_BYTES, PARTITIONS_MAX, partition_numbers, partitions_for, split_by_key
 
 COUNT = 4
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -114,7 +114,7 @@ def test_partitions_are_as_many_as_the_epoch_before_was_worth(parts: int, count:
 def test_a_large_table_is_partitioned_from_its_second_epoch_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitioned: bool, key: tuple[str, ...], wanted: int
 ) -> None:
-    monkeypatch.setattr("raycdc.segments.partitions.PARTITION_BYTES", 1 << 10)
+    monkeypatch.setattr("raycdc.segments.writing.PARTITION_BYTES", 1 << 10)
     epochs = EpochOutput(SpoolAddress(tmp_path, "here"), partitioned=partitioned)
     table = TableId("shop", "orders")
     found = []

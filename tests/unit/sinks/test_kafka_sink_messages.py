@@ -18,7 +18,7 @@ from raycdc.sinks.kafka import tasks as kafka_tasks
 from raycdc.sinks.kafka import transactions as kafka_transactions
 from raycdc.sinks.kafka.tasks import EpochMessages, WriteEpoch
 from raycdc.sinks.kafka.transactions import TransactionalProducer, TransactionRecord, identity_of
-from raycdc.sinks.table_input import TableInput
+from raycdc.sinks.task_inputs import TableInput
 from raycdc.state.recovery import CommitVector
 
 TABLE = TableId("shop", "p")

@@ -12,7 +12,7 @@ from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.sinks.jdbc.types import mysql_unrepresentable, postgres_unrepresentable
 from raycdc.sinks.mongodb.types import DOCUMENT_BYTES_MAX
 from raycdc.sinks.mongodb.writing import DocumentLayout
-from raycdc.sinks.unrepresentable_rows import halved, reasons
+from raycdc.sinks.rows import halved, reasons
 
 TEXT, BLOB, FLOAT = (LogicalType(kind) for kind in (TypeKind.STRING, TypeKind.BINARY, TypeKind.FLOAT64))
 DATE, MOMENT = LogicalType(TypeKind.DATE), LogicalType(TypeKind.TIMESTAMP, fsp=3, native="date")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raycdc.sinks.task_plan import Input, split
+from raycdc.sinks.task_inputs import Input, split
 from tests.protocol.pair import segment
 
 CHUNK = replace(segment("chunk"), kind="snapshot", seq_base=1)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.sinks.lakes.statistics import delta_statistics, for_table, properties
 from raycdc.sinks.rows import DELETED, alive, last_per_key
-from raycdc.sinks.task_plan import TASK_BYTES_MIN, by_partition, task_inputs
+from raycdc.sinks.task_inputs import TASK_BYTES_MIN, by_partition, task_inputs
 from raycdc.sinks.tasks import json_lines
 from raycdc.state.manifests.manifest import Segment
 

@@ -26,9 +26,8 @@ from raycdc.delivery.record_keeper import CommitRecordWriter, table_of
 from raycdc.delivery.rows.segment_making import Derived, SegmentMaking
 from raycdc.delivery.targets.commit_planner import CommitPlanner, TargetBatch, require_readable
 from raycdc.delivery.targets.parked_targets import ParkedTargets
-from raycdc.delivery.targets.sink_retry import SinkRetry
 from raycdc.delivery.targets.target_records import TargetRecords
-from raycdc.delivery.targets.target_retry import TargetRetry
+from raycdc.delivery.targets.target_retry import SinkRetry, TargetRetry
 from raycdc.errors import (
     ReferenceRefusedError,
     SegmentUnavailableError,

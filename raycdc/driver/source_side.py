@@ -40,7 +40,7 @@ from raycdc.segments.copies import SegmentCopies
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.source.tables.table_requests import complete_requests, refusals_of
-from raycdc.spark.addresses import own_address
+from raycdc.spark.executors import own_address
 from raycdc.spark.lifecycle import SparkThread, new_session
 from raycdc.state.drivers.driver_generation import DriverGeneration
 from raycdc.state.manifests.manifest import Manifest

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from raycdc.core.retry import Outage, Retrier
-from raycdc.delivery.targets.sink_retry import sink_outage
+from raycdc.delivery.targets.target_retry import sink_outage
 from raycdc.driver.leadership import Leadership, StoppedWaitingError
 from raycdc.errors import SinkUnavailableError
 from raycdc.runtime.restarts import source_outage

@@ -1,4 +1,6 @@
-"""``python -m raycdc.spark.make_class_archive``: make the archive of `raycdc.spark.class_archive`, once per machine."""
+"""``python -m raycdc.spark.make_class_archive``: make the archive of classes for
+`raycdc.spark.session`, once per machine.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.core.trusted_files import is_own, make_own_folder
-from raycdc.spark.class_archive import archive_path
-from raycdc.spark.session import check_java, delta_jars, spark_session
+from raycdc.spark.session import archive_path, check_java, delta_jars, spark_session
 from raycdc.spark.stage import SparkTaskRunner
 
 #: The JVM writes the archive when it ends, which takes some seconds, or longer on a busy machine.

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from raycdc.datasource import create_views, register
-from raycdc.spark import class_archive
-from raycdc.spark.session import check_java, delta_jars
+from raycdc.spark.session import archive_options, check_java, delta_jars
 
 #: Part of the error when the Python process of a streaming source takes more than ten seconds to start, as it may on a
 #: busy machine. Spark has no setting for it (`PythonWorkerFactory.createSimpleWorker`), so the query is started again.
@@ -38,7 +37,7 @@ def session(warehouse: str) -> SparkSession:
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.extraClassPath", os.pathsep.join(map(str, jars)))
-        .config("spark.driver.extraJavaOptions", " ".join(class_archive.use(check_java(), jars)))
+        .config("spark.driver.extraJavaOptions", " ".join(archive_options(check_java(), jars)))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.sandbox.servers import MariaDbServer, MongoDb, MotoServer
-from raycdc.spark.executor_files import NAME
+from raycdc.spark.executors import ARCHIVE_NAME
 from raycdc.storage.settings import delta_options
 from raycdc.storage.url import ObjectLocation, StoreKind
 from tests.support.jobs import CollectionJob, require_engines
@@ -260,5 +260,5 @@ def test_containers_of_yarn_get_raycdc_by_themselves(ray: str, tmp_path: Path) -
         rows = DeltaTable(str(tmp_path / "lake" / "shop" / "orders")).to_pyarrow_table().to_pylist()
         assert len(rows) == 500
         # The archive, as YARN has unpacked it for the container.
-        assert {Path(row["place"]).parts[-3] for row in rows} == {NAME}
+        assert {Path(row["place"]).parts[-3] for row in rows} == {ARCHIVE_NAME}
         assert all(Path(row["place"]).is_relative_to(cluster.folder / "local") for row in rows)

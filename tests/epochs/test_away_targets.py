@@ -188,7 +188,7 @@ def test_a_server_that_stays_away_ends_the_run_and_loses_nothing(
         raise SinkUnavailableError("The server is away.")
 
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.delivery.targets.sink_retry.POLICY", RetryPolicy(retry_s=0.0))
+        patched.setattr("raycdc.delivery.targets.target_retry.POLICY", RetryPolicy(retry_s=0.0))
         patched.setattr(JdbcSteps, "write", refuse)
         with pytest.raises(SinkError, match=r"waited for: The server is away\. See that it answers, and start again"):
             world.loop(parking=waiting([])).run()

@@ -98,7 +98,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_folder(
     world = new_world(kind, tmp_path)
     play(world, disk)
     before = {name: len(world.rows(world.script.table(name))) for name in ("shop.orders", "shop.items")}
-    monkeypatch.setattr("raycdc.delivery.targets.sink_retry.POLICY", RetryPolicy(retry_s=0.1))
+    monkeypatch.setattr("raycdc.delivery.targets.target_retry.POLICY", RetryPolicy(retry_s=0.1))
     with pytest.raises(SinkError, match=rf"disk \({disk.folder}\) takes no more: .*Make room there"):
         world.restart(parking=ParkingPolicy(waiting=SinkOutagePolicy(str(disk.folder))))
     disk.make_room()

@@ -306,7 +306,7 @@ def test_a_full_disk_is_the_sinks_and_parks_nothing(kind: str, tmp_path: Path, m
     story.play()
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "lake"))
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.delivery.targets.sink_retry.POLICY", RetryPolicy(retry_s=0.0))
+        patched.setattr("raycdc.delivery.targets.target_retry.POLICY", RetryPolicy(retry_s=0.0))
 
         def refuse(*_: Any, **__: Any) -> Any:
             raise full

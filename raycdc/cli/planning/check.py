@@ -13,7 +13,7 @@ from raycdc.cli.planning.schemas import CHUNKS_FIX, table_findings, transform_pr
 from raycdc.config import PipelineConfig, RouteOptions, load_config
 from raycdc.config.checks import CheckResult
 from raycdc.core.terminal_text import printable_text
-from raycdc.delivery.lookup.checks import check_lookup
+from raycdc.delivery.lookup.lookups import check_lookup
 from raycdc.delivery.targets.parked_targets import parks_of
 from raycdc.driver.fitting import effects_of
 from raycdc.driver.resolve import BEGUN, FITTING, SELECTED, ResolvedRun

@@ -7,9 +7,8 @@ is joined only once, even after a crash.
 
 from __future__ import annotations
 
-from raycdc.delivery.lookup.api import KEY, Dimension, canonical
-from raycdc.delivery.lookup.asking import Cache, LookupQuery
 from raycdc.delivery.lookup.joiner import Joiner
 from raycdc.delivery.lookup.lookups import Lookups, open_joiner
+from raycdc.delivery.lookup.queries import KEY, Cache, Dimension, LookupQuery, canonical
 
 __all__ = ["KEY", "Cache", "Dimension", "Joiner", "LookupQuery", "Lookups", "canonical", "open_joiner"]

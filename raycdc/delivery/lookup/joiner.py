@@ -41,8 +41,7 @@ import pyarrow.compute as pc
 
 from raycdc.core.failpoints import reach
 from raycdc.core.typed_codec import JsonObject, stored
-from raycdc.delivery.lookup.api import KEY, canonical
-from raycdc.delivery.lookup.asking import LookupQuery
+from raycdc.delivery.lookup.queries import KEY, LookupQuery, canonical
 from raycdc.errors import RowRefusedError, SegmentUnavailableError, StateError
 from raycdc.model import RowKind
 from raycdc.model.redaction import row_named

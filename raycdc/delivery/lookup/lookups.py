@@ -1,5 +1,6 @@
-"""The lookups of a pipeline: the queries of each are created when they are first needed, and closed at the end of the
-run.
+"""The lookups of a pipeline, and their checks for ``raycdc check``.
+
+The queries of a lookup are created when they are first needed, and closed at the end of the run.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 from raycdc.config import LookupOptions
-from raycdc.delivery.lookup.api import Dimension
-from raycdc.delivery.lookup.asking import Cache, LookupQuery
+from raycdc.config.checks import CheckResult, readable_on_the_way
+from raycdc.config.mongodb import open_hosts
+from raycdc.config.sections.table_rules import ID
 from raycdc.delivery.lookup.joiner import Joiner, LookupSegments
+from raycdc.delivery.lookup.queries import Cache, Dimension, LookupQuery
+from raycdc.errors import ConfigError, SourceError
+from raycdc.model import TableId
 from raycdc.model.rules.lookup import Lookup
 from raycdc.segments.access import SegmentAccess
 from raycdc.segments.bad_rows import BadRecords
@@ -99,3 +104,39 @@ def _dimension(options: LookupOptions, lookup: Lookup, key_type: str) -> Dimensi
     from raycdc.delivery.lookup.mongodb import MongoDbDimension
 
     return MongoDbDimension(options, lookup, key_type)
+
+
+def check_lookup(options: LookupOptions, number: int) -> list[CheckResult]:
+    """Return all findings for the lookup with index `number`. Changes nothing; errors of the server become findings."""
+    from raycdc.connectors.mongodb.server.client import connect, errors, probe
+    from raycdc.delivery.lookup.mongodb import check_index, is_there
+
+    key_path = f"lookup[{number}]"
+    table, field = TableId(*options.collection.split(".", 1)), next(iter(options.on.values()))
+    try:
+        with connect(options.uri, key_path=f"{key_path}.uri") as client:
+            info = probe(client, key_path=f"{key_path}.uri")
+            with errors(client, f"reading {table}", key_path=f"{key_path}.uri"):
+                client[table.db][table.table].find_one({}, {ID: 1})
+            results = [CheckResult("lookups", f"{key_path}: {table} at {info.address} can be read.", ok=True)]
+            hosts = open_hosts(options.uri.reveal())
+            fix = f"Add tls=true to {key_path}.uri, and tlsCAFile where the authority is your own."
+            results += readable_on_the_way(info.address, hosts, encrypted=not hosts, fix=fix)
+            if not is_there(client, table):
+                text = f"{key_path}: there is no collection {table} yet, so nothing is found."
+                results.append(CheckResult("lookups", text, "Check its name.", required=False))
+                return results
+            return [*results, *_index(table, field, key_path, *check_index(client, table, field))]
+    except (SourceError, ConfigError) as refused:
+        return [CheckResult("lookups", f"{key_path}: {refused}")]
+
+
+def _index(table: TableId, field: str, key_path: str, indexed: bool, unique: bool) -> list[CheckResult]:
+    if not indexed:
+        text = f"{key_path}: no index of {table} begins with {field}, so each request reads the whole collection."
+        return [CheckResult("lookups", text, f"Create one on {field}, a unique one if you can.", required=False)]
+    if not unique:
+        text = f"{key_path}: several documents of {table} may have one {field}, and a row gets one document."
+        fix = 'Make the index unique, or say many = "first"; else the run ends where it meets two.'
+        return [CheckResult("lookups", text, fix, required=False)]
+    return [CheckResult("lookups", f"{key_path}: an index finds documents of {table} by {field}.", ok=True)]

@@ -24,7 +24,7 @@ from raycdc.config.sections.table_rules import ID
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.layout import CollectionLayout, OnTypeMismatch, Spelling
 from raycdc.connectors.mongodb.server.client import Client, connect, errors, probe
-from raycdc.delivery.lookup.api import KEY, LookupResult, canonical
+from raycdc.delivery.lookup.queries import KEY, LookupResult, canonical
 from raycdc.errors import RowRefusedError
 from raycdc.model import Column, TableId, lost_values
 from raycdc.model.rules.lookup import Lookup
@@ -33,7 +33,7 @@ _UUID_SUBTYPE = 4
 
 
 class MongoDbDimension:
-    """A `raycdc.delivery.lookup.api.Dimension` on a collection. The client connects at the first query."""
+    """A `raycdc.delivery.lookup.queries.Dimension` on a collection. The client connects at the first query."""
 
     def __init__(self, options: LookupOptions, lookup: Lookup, key_type: str) -> None:
         self._lookup = lookup

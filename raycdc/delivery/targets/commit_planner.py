@@ -18,7 +18,7 @@ from raycdc.delivery.record_keeper import slot_of
 from raycdc.delivery.rows.bad_row_filter import LeftOut
 from raycdc.delivery.targets.described_targets import DescribedTargets, Recorded
 from raycdc.delivery.targets.parked_targets import ParkedTargets
-from raycdc.delivery.targets.sink_retry import SinkRetry
+from raycdc.delivery.targets.target_retry import SinkRetry
 from raycdc.errors import (
     ChangeRefusedError,
     ConfigError,

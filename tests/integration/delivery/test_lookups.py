@@ -292,7 +292,9 @@ def test_a_cache_answers_until_its_time_is_over_and_forgets_the_oldest(
     make: Make, users: Any, monkeypatch: Any
 ) -> None:
     now, room = [1000.0], {"bytes_max": 1 << 20}
-    monkeypatch.setattr("raycdc.delivery.lookup.asking.Cache.__init__.__kwdefaults__", {"clock": lambda: now[0]} | room)
+    monkeypatch.setattr(
+        "raycdc.delivery.lookup.queries.Cache.__init__.__kwdefaults__", {"clock": lambda: now[0]} | room
+    )
     world = make(cache_ttl="1m", cache_rows=3)
     orders = orders_of(world)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.core.trusted_files import is_own, read_own, write_own
-from raycdc.spark import class_archive
+from raycdc.spark import session
 
 #: Another user: only root can give files away, and where the tests run as somebody else, that is left to modes.
 OTHER = 12345
@@ -112,11 +112,11 @@ def test_a_process_does_not_run_planted_code(tmp_path: Path, planted: str) -> No
 
 def test_an_archive_of_classes_is_used_only_where_it_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = class_archive.archive_path("java 17.0.1", [])
+    path = session.archive_path("java 17.0.1", [])
     assert write_own(path, b"classes")
-    assert f"-XX:SharedArchiveFile={path}" in class_archive.use("java 17.0.1", [])
+    assert f"-XX:SharedArchiveFile={path}" in session.archive_options("java 17.0.1", [])
     path.chmod(0o606)
-    assert class_archive.use("java 17.0.1", []) == ()
+    assert session.archive_options("java 17.0.1", []) == ()
 
 
 def _hashes(cache: Path, *, fails: bool = False) -> str:

@@ -13,8 +13,7 @@ from raycdc.core.retry import RetryPolicy
 from raycdc.core.threads import THREADS
 from raycdc.delivery.record_keeper import CommitRecordWriter
 from raycdc.delivery.targets.parked_targets import ParkedTargets, SinkOutagePolicy
-from raycdc.delivery.targets.sink_retry import SinkRetry
-from raycdc.delivery.targets.target_retry import TargetRetry
+from raycdc.delivery.targets.target_retry import SinkRetry, TargetRetry
 from raycdc.errors import (
     ParkReason,
     SinkError,

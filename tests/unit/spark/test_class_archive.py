@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.spark import class_archive
+from raycdc.spark import session
 from raycdc.spark.session import check_java
 
 JARS = [Path("delta-spark.jar"), Path("delta-storage.jar")]
@@ -16,13 +16,13 @@ def test_an_archive_is_used_by_the_java_and_jars_it_was_made_with_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert class_archive.use("java 17.0.1", JARS) == ()
-    path = class_archive.archive_path("java 17.0.1", JARS)
+    assert session.archive_options("java 17.0.1", JARS) == ()
+    path = session.archive_path("java 17.0.1", JARS)
     path.parent.mkdir(parents=True)
     path.touch()
-    assert f"-XX:SharedArchiveFile={path}" in class_archive.use("java 17.0.1", JARS)
-    assert class_archive.use("java 17.0.2", JARS) == ()
-    assert class_archive.use("java 17.0.1", JARS[:1]) == ()
+    assert f"-XX:SharedArchiveFile={path}" in session.archive_options("java 17.0.1", JARS)
+    assert session.archive_options("java 17.0.2", JARS) == ()
+    assert session.archive_options("java 17.0.1", JARS[:1]) == ()
 
 
 def test_options_of_the_environment_make_no_other_java(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.spark import executor_files
-from raycdc.spark.addresses import own_address
-from raycdc.spark.executors import executor_settings, executors_python
+from raycdc.spark import executors
+from raycdc.spark.executors import executor_settings, executors_python, own_address
 
 UNPACKED_BYTES_MAX = 250_000_000
 #: What a task of the sink imports besides.
@@ -38,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_bare_python_has_all_that_tasks_import(sink: str, place: Path) -> None:
     files = place / "files"
     shutil.rmtree(files, ignore_errors=True)
-    for name, path in executor_files.contents(sink):
+    for name, path in executors.archive_contents(sink):
         there = files / name
         there.parent.mkdir(parents=True, exist_ok=True)
         there.symlink_to(path)
@@ -54,15 +53,15 @@ def test_a_bare_python_has_all_that_tasks_import(sink: str, place: Path) -> None
 
 
 def test_it_is_made_once_and_is_not_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sum(path.stat().st_size for _, path in executor_files.contents("delta")) <= UNPACKED_BYTES_MAX
+    assert sum(path.stat().st_size for _, path in executors.archive_contents("delta")) <= UNPACKED_BYTES_MAX
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(executor_files, "_ALWAYS", ("six",))
-    old = tmp_path / "raycdc" / f"{executor_files.NAME}-old.tar.gz"
+    monkeypatch.setattr(executors, "_ALWAYS", ("six",))
+    old = tmp_path / "raycdc" / f"{executors.ARCHIVE_NAME}-old.tar.gz"
     old.parent.mkdir()
     old.touch()
     os.utime(old, (0, 0))
-    made = executor_files.archive("console")
-    assert made == executor_files.archive("console")
+    made = executors.executor_archive("console")
+    assert made == executors.executor_archive("console")
     assert list(made.parent.iterdir()) == [made]
     with tarfile.open(made) as packed:
         names = packed.getnames()
@@ -73,7 +72,7 @@ def test_it_is_made_once_and_is_not_too_large(tmp_path: Path, monkeypatch: pytes
 def test_settings_of_the_user_stay_and_a_python_that_has_raycdc_gets_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_files, "archive", lambda _sink: tmp_path / "made.tar.gz")
+    monkeypatch.setattr(executors, "executor_archive", lambda _sink: tmp_path / "made.tar.gz")
     own = {"spark.archives": "theirs.zip", "spark.executorEnv.PYTHONPATH": "theirs"}
     assert executor_settings("yarn", own, "delta") == {
         "spark.archives": f"theirs.zip,{tmp_path}/made.tar.gz#raycdc_tasks",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from raycdc.delivery.lookup.api import KEY
-from raycdc.delivery.lookup.asking import Cache
+from raycdc.delivery.lookup.queries import KEY, Cache
 
 
 def test_the_newest_that_there_is_room_for_are_remembered() -> None:

@@ -1,5 +1,7 @@
 """Queries a dimension in batches of keys, several requests at a time, with retries; and caches recent results.
 
+A dimension (`Dimension`) is a store that returns documents by keys, such as `raycdc.delivery.lookup.mongodb`.
+
 The cache has documents, and keys without a document, up to an age, a number of keys and a number of bytes. It is
 columnar: one hash join finds the requested keys that are cached.
 """
@@ -11,19 +13,81 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.core.retry import SPACING_S, Backoff, RetryPolicy
-from raycdc.delivery.lookup.api import KEY, Dimension, LookupResult
-from raycdc.errors import RaycdcError
+from raycdc.errors import RaycdcError, RowRefusedError
 
+#: The column of a result that has the key.
+KEY = "_raycdc_key"
+
+_LONG_MAX = pa.scalar((1 << 63) - 1, pa.uint64())
+_OBJECT_ID = "^[0-9a-f]{24}$"
+_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _FOUND = "_raycdc_found"
 _SINCE = "_raycdc_since"
 #: The most bytes of one cache. Documents may have 16 MiB each, and Arrow's text columns are limited to 2 GiB.
 CACHE_BYTES_MAX = 256 << 20
+#: The pauses between attempts; the user sets the number of attempts.
+POLICY = RetryPolicy(longest_s=30.0, retry_s=float("inf"))
+#: The most bytes of keys in one request. A message may have 48 MB, and a document 16 MiB.
+REQUEST_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """The documents found for keys.
+
+    `documents` has the column `KEY` with distinct keys, followed by the lookup's columns in its order. `lost` is the
+    number of values that are NULL because they do not fit their column.
+    """
+
+    documents: pa.Table
+    lost: int = 0
+
+
+class Dimension(Protocol):
+    """A store of documents. Thread-safe. It holds connections, so it stays in the process that created it."""
+
+    def require(self) -> str:
+        """Check that the dimension can be queried. Return a warning, or an empty text. Raises `SourceError`."""
+
+    def fetch(self, keys: pa.Array) -> LookupResult:
+        """Return the documents of `keys`, which are distinct and `canonical`. Keys without a document are missing in
+        the result.
+
+        Blocks. Raises a `RaycdcError` that is `retryable` if the same call may succeed later.
+        """
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+def canonical(column: pa.Array, key_type: str, *, key_path: str) -> pa.Array:
+    """Return a row column's values in the form of document keys; NULL for values that no document key can equal.
+
+    Integers become int64, texts stay texts (lower case for an objectId or a uuid), bytes stay bytes.
+    """
+    match key_type:
+        case "long":
+            if column.type == pa.uint64():
+                column = pc.if_else(pc.less_equal(column, _LONG_MAX), column, pa.scalar(None, column.type))
+            try:
+                return column.cast(pa.int64())
+            except pa.ArrowException:  # Not reached, because columns of wider types are not resolved as long.
+                raise RowRefusedError(f"{key_path}: a key is no whole number") from None
+        case "objectId" | "uuid":
+            lowered = pc.utf8_lower(column)
+            fits = pc.match_substring_regex(lowered, _OBJECT_ID if key_type == "objectId" else _UUID)
+            return pc.if_else(fits, lowered, pa.scalar(None, lowered.type))
+        case "string":
+            return column.cast(pa.string())
+        case _:
+            return column.cast(pa.binary())
 
 
 class Cache:
@@ -88,12 +152,6 @@ class Cache:
         if entries is None:
             return None
         return entries.filter(pc.greater(entries.column(_SINCE), self.clock() - self._ttl_s))
-
-
-#: The pauses between attempts; the user sets the number of attempts.
-POLICY = RetryPolicy(longest_s=30.0, retry_s=float("inf"))
-#: The most bytes of keys in one request. A message may have 48 MB, and a document 16 MiB.
-REQUEST_BYTES_MAX = 4 << 20
 
 
 @dataclass(slots=True)

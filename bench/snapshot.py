@@ -70,7 +70,7 @@ def _least_disturbed(case: str, arguments: dict[str, Any]) -> Iterator[Measureme
 def read_raycdc(*, port: int, table: str, rows: int) -> dict[str, Any]:
     """As a chunk reader does: the connector's connection, one SELECT, Arrow batches."""
     from raycdc.connectors.mysql.server.catalog import load_table
-    from raycdc.connectors.mysql.snapshot.wire.resultset import arena_for, stream_query
+    from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
     from raycdc.model import TableId
 
     connection = _connect(port)

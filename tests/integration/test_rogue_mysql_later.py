@@ -17,8 +17,8 @@ from raycdc.connectors.mysql.binlog.wire import stream as event_buffer
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.server.client import current_end, probe
-from raycdc.connectors.mysql.snapshot.wire import resultset as packets
-from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
+from raycdc.connectors.mysql.snapshot import resultset as packets
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.errors import CorruptLogError, DataError, RaycdcError, SinkError, SourceError
 from raycdc.model import TableId
 from raycdc.sandbox.servers import MariaDbServer

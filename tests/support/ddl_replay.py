@@ -18,10 +18,10 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.event_types import LogKind
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.session import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, RefusedStatement, affected_tables
 from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
-from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.server.catalog import discover_tables, load_tables
 from raycdc.connectors.mysql.server.client import probe
 from raycdc.connectors.mysql.values.charsets import codec_of

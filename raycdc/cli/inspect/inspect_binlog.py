@@ -29,7 +29,7 @@ from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.tables.table_map import AS_LOGGED
 from raycdc.connectors.mysql.binlog.wire.file import BinlogFile
-from raycdc.connectors.mysql.binlog.xa.xa_transactions import prepared_xid
+from raycdc.connectors.mysql.binlog.xa_transactions import prepared_xid
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.values.value_text import printers
 from raycdc.core.terminal_text import printable, printable_json

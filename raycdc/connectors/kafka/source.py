@@ -15,9 +15,8 @@ from typing import Protocol
 
 from raycdc.connectors.kafka.cluster.checks import check_source, tables_of_last_messages
 from raycdc.connectors.kafka.cluster.client import KafkaCluster
-from raycdc.connectors.kafka.cluster.discovery import ANOTHER_POSITION
+from raycdc.connectors.kafka.cluster.discovery import ANOTHER_POSITION, in_range
 from raycdc.connectors.kafka.cluster.identities import Identities, TopicQuestions
-from raycdc.connectors.kafka.cluster.offsets import in_range
 from raycdc.connectors.kafka.decoding import keeps_dead_letters, open_format
 from raycdc.connectors.kafka.enumeration.enumerator import KafkaEnumerator
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from raycdc.connectors.mongodb.field_masks import require_masked
 from raycdc.connectors.mongodb.layout import ID, REST, CollectionLayout, Spelling
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
-from raycdc.connectors.mongodb.server.catalog import discover, found, layout_of, require_followable
+from raycdc.connectors.mongodb.server.catalog import discover, found, layout_of, require_followable, require_masked
 from raycdc.connectors.mongodb.server.client import Client, MongoDbServerInfo, connect, probe
 from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG
 from raycdc.connectors.mongodb.snapshot.chunks import cut

@@ -379,5 +379,5 @@ PLUGIN = Plugin(
     config=MongoDbSourceConfig,
     factory="raycdc.connectors.mongodb.source:MongoDbSource",
     init="raycdc.connectors.mongodb.init:MongoDbInitQuestions",
-    positions="raycdc.connectors.mongodb.positions:position_text",
+    positions="raycdc.connectors.mongodb.stream.token:position_text",
 )

@@ -19,27 +19,30 @@ from pymongo.errors import PyMongoError
 
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.enumerator_dialect import CollectionProbes, MongoDbEnumeratorDialect
-from raycdc.connectors.mongodb.field_masks import require_masked
 from raycdc.connectors.mongodb.large_documents import LargeDocuments
 from raycdc.connectors.mongodb.layout import COLLECTION, ID, CollectionLayout
-from raycdc.connectors.mongodb.log_reader import ChangeStreamReader, QuietLog
+from raycdc.connectors.mongodb.log_reader import ChangeRows, ChangeStreamReader, QuietLog
 from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSourceConfig
-from raycdc.connectors.mongodb.server.catalog import discover, listed, require_followable, require_selectable
+from raycdc.connectors.mongodb.server.catalog import (
+    discover,
+    listed,
+    require_followable,
+    require_masked,
+    require_selectable,
+)
 from raycdc.connectors.mongodb.server.checks import captured_collections, findings
 from raycdc.connectors.mongodb.server.client import MONGOS, VERSION_WITH_POSITIONS, Client, connect, probe
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader, require_rows
 from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyOrder
 from raycdc.connectors.mongodb.stream.causal import log_end, read_documents
-from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
 from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, is_complete
 from raycdc.connectors.mongodb.stream.drift import Widenings
-from raycdc.connectors.mongodb.stream.events import Scanner
+from raycdc.connectors.mongodb.stream.events import MongoDbTransactionAssembler, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.raw_stream import StreamOpener, require_same_set, stream_options
 from raycdc.connectors.mongodb.stream.reopened_stream import ReopenedStream
 from raycdc.connectors.mongodb.stream.resume_token import NoLogPosition, StreamPosition, position_of
 from raycdc.connectors.mongodb.stream.token import seconds_of
-from raycdc.connectors.mongodb.stream.whole_transactions import MongoDbTransactionAssembler
 from raycdc.connectors.mongodb.warm_up import compile_all
 from raycdc.errors import ConfigError
 from raycdc.model import TableId

@@ -259,6 +259,6 @@ PLUGIN = Plugin(
     config=MySqlSourceConfig,
     factory="raycdc.connectors.mysql.source:MySqlSource",
     init="raycdc.connectors.mysql.init:MySqlInitQuestions",
-    statements="raycdc.connectors.mysql.ddl.messages:events_of_statement",
-    positions="raycdc.connectors.mysql.positions:position_text",
+    statements="raycdc.connectors.mysql.ddl.catalogue:events_of_statement",
+    positions="raycdc.connectors.mysql.binlog.positions.position:position_text",
 )

@@ -18,8 +18,7 @@ from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm
 from raycdc.connectors.mysql.binlog.wire import packet_loops
-from raycdc.connectors.mysql.snapshot import sort_keys
-from raycdc.connectors.mysql.snapshot.wire import resultset
+from raycdc.connectors.mysql.snapshot import resultset, sort_keys
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 

@@ -12,7 +12,7 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import MySqlSettings, connect, quote_name
 from raycdc.connectors.mysql.server.catalog import load_tables, table_sizes
-from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SinkError, SourceError
 from raycdc.model import TableId

@@ -27,7 +27,7 @@ from raycdc.connectors.kafka.reading.messages import Fetched, PartitionRecords, 
 from raycdc.connectors.kafka.reading.reader import KafkaReader
 from raycdc.connectors.kafka.reading.statements import DdlMessages
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.connectors.mysql.ddl.messages import events_of_statement
+from raycdc.connectors.mysql.ddl.catalogue import events_of_statement
 from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId

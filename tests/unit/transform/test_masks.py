@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.connectors.mysql.ddl.parse.statement_text import shown
+from raycdc.connectors.mysql.ddl.parse.tokens import shown
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, lost_values, with_lost_values
 from raycdc.model.evolution import (

@@ -24,7 +24,7 @@ from raycdc.connectors.kafka.cluster.client import (
     consumer_properties,
     source_error,
 )
-from raycdc.connectors.kafka.cluster.offsets import OffsetRanges, in_range, new_states
+from raycdc.connectors.kafka.cluster.discovery import OffsetRanges, in_range, new_states
 from raycdc.connectors.kafka.decoding import open_format
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode
 from raycdc.connectors.kafka.reading.messages import gather

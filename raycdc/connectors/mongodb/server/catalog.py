@@ -2,12 +2,17 @@
 
 `ShardKey` and `ShardedCollection` are the distribution of a collection over the shards, from ``config.collections`` and
 ``config.chunks``.
+
+`require_masked` checks masks of fields. A mask applies to a column. A field is also in `REST`, if its value fits no
+column or the column came later, and in `WHOLE`, so it is masked only if that column is masked, too. A field of a shard
+key is in the key of each event, and so in the change stream's tokens, which are the state's positions, and in bounds of
+chunks: it cannot be masked at all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, cast
@@ -22,7 +27,9 @@ from raycdc.connectors.mongodb.bson.documents import PLAIN, RAW, Document
 from raycdc.connectors.mongodb.layout import (
     COLLECTION,
     ID,
+    REST,
     UNFIT_NAME,
+    WHOLE,
     CollectionLayout,
     OnTypeMismatch,
     Spelling,
@@ -32,12 +39,13 @@ from raycdc.connectors.mongodb.layout import (
     with_metadata,
 )
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
-from raycdc.connectors.mongodb.server.client import Client, errors
+from raycdc.connectors.mongodb.server.client import Client, errors, probe
 from raycdc.connectors.mongodb.snapshot.selection import CollectionSelection
-from raycdc.errors import ConfigError, SourceError
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.column_names import spark_fold
+from raycdc.model.rules.mask import Masks
 from raycdc.model.rules.selector import TableSelector
 
 #: The number of sampled documents for an estimate of a collection's bytes, if the server does not report them.
@@ -363,3 +371,59 @@ def sharded(client: Client, table: TableId) -> ShardedCollection | None:
     entries = client.get_database("config", codec_options=PLAIN)["collections"]
     entry = entries.find_one({"_id": table.dotted, "dropped": {"$ne": True}})
     return None if entry is None else ShardedCollection(table, ShardKey(tuple(entry["key"].items())), entry.get("uuid"))
+
+
+def require_masked(client: Client, config: MongoDbSourceConfig, tables: Collection[TableId], masks: Masks) -> None:
+    """Raise `ConfigError` if a masked field could be read in another column. Queries samples."""
+    for table in tables if masks else ():
+        if shown := [name for name in _shard_key(client, table) if masks.of(table, name) is not None]:
+            raise ConfigError(
+                f"mask: {', '.join(shown)} of {table} belongs to the shard key, which the server puts into the change "
+                "stream's positions: the state would have its values. Name the other fields in mask.columns, or leave "
+                "the collection out (source.exclude)."
+            )
+        everything = _with_all_fields(config, table)
+        if everything is None or masks.of(table, everything) is not None:
+            continue
+        fields = {plain[1] for mask in masks.all if (plain := mask.plain) is not None and plain[0] == table}
+        fields |= {name for name in _shown(client, config, table) if masks.of(table, name) is not None}
+        masked = sorted(fields - {ID, everything})
+        if masked:
+            raise ConfigError(
+                f"mask: {', '.join(masked[:5])} of {table} would be hidden as a column alone, and stand in the clear "
+                f"in the column {everything}. Mask {table}.{everything}, too, or declare the collection's columns "
+                "(source.columns), whose other fields are left out."
+            )
+
+
+def _with_all_fields(config: MongoDbSourceConfig, table: TableId) -> str | None:
+    """Return the column that may hold any field of a document, if there is one."""
+    if config.schema_.mode is SchemaMode.DOCUMENT:
+        return WHOLE
+    return REST if config.infers(table) or config.on_type_mismatch is OnTypeMismatch.REST else None
+
+
+def _shard_key(client: Client, table: TableId) -> list[str]:
+    """Return the top-level fields of the shard key.
+
+    Raises `SourceError` if a cluster does not permit reading it.
+    """
+    try:
+        with errors(client, f"reading config.collections for {table}, which masks are about"):
+            collection = sharded(client, table)
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        # Without a router there are no shards, and the account need not have this privilege.
+        if probe(client).is_mongos:
+            raise
+        return []
+    names = [] if collection is None else [name.partition(".")[0] for name in collection.key.names]
+    return [name for name in dict.fromkeys(names) if name != ID]
+
+
+def _shown(client: Client, config: MongoDbSourceConfig, table: TableId) -> list[str]:
+    """Return the fields of sampled documents, and the configured ones."""
+    inferring = config.schema_.model_copy(update={"mode": SchemaMode.INFERRED})
+    sampled = layout_of(client, config.model_copy(update={"schema_": inferring, "columns": {}}), table, "")
+    return [*(column.name for column in sampled.fields), *config.columns.get(str(table), ())]

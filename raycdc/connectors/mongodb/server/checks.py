@@ -9,13 +9,13 @@ from collections.abc import Collection
 
 from raycdc.config.checks import CheckResult, readable_on_the_way
 from raycdc.config.mongodb import open_hosts
-from raycdc.connectors.mongodb.field_masks import require_masked
 from raycdc.connectors.mongodb.layout import Spelling
 from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSourceConfig
 from raycdc.connectors.mongodb.server.catalog import (
     discover,
     layout_of,
     require_followable,
+    require_masked,
     require_selectable,
     size_of,
 )

@@ -8,16 +8,22 @@ parts follow:
 |---|---|---|
 | 0 | until 4.0.6 | the key of the document, the collection's UUID |
 | 1 | 4.0.7 | version, kind, index in the transaction, flag of an invalidation, UUID, key |
-| 2 | 6.0 | the same, and the type of the operation before the key
+| 2 | 6.0 | the same, and the type of the operation before the key |
 
-|A token of the kind *high watermark* belongs to no event: it comes before all events of its time.
+A token of the kind *high watermark* belongs to no event: it comes before all events of its time.
+
+`position_text` is the form of a position that ``raycdc inspect`` and ``raycdc tables`` print.
 """
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from raycdc.errors import DataError
+from raycdc.state.opaque import Position
 
 # The types in a KeyString. Their order is that of BSON's values (MongoDB's `key_string.cpp`).
 _ZERO, _POSITIVE_1, _POSITIVE_8 = 0x29, 0x2B, 0x32
@@ -107,3 +113,22 @@ def _number(raw: bytes, at: int) -> tuple[int | None, int]:
     if len(raw) < at + 1 + size or digits & 1:
         return None, at
     return digits >> 1, at + 1 + size
+
+
+def position_text(position: Position) -> str:
+    """Return the cluster time and the meaning of the token; the JSON if the position is that of no log."""
+    stored = position.to_json()
+    if "cluster_time" not in stored:
+        return json.dumps(stored, ensure_ascii=False)
+    seconds, increment = seconds_of(stored["cluster_time"])
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds")
+    text = f"cluster time {moment} ({seconds}, {increment})"
+    if stored["token"] is None:
+        return f"{text}, no token yet"
+    data = json.loads(stored["token"])["_data"]
+    if isinstance(data, dict):  # The token is binary, as it may be from servers before 4.0.7.
+        data = b64decode(data["$binary"]["base64"]).hex()
+    token = decode_token(data)
+    kind = "a high watermark" if token.high_watermark else "an event"
+    version = "" if token.version is None else f" of version {token.version}"
+    return f"{text}   token{version}: {kind}{'' if token.uuid is None else f' of the collection {token.uuid}'}"

@@ -31,6 +31,14 @@ import numpy as np
 import numpy.typing as npt
 
 from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog.event_loops import (
+    Q_COMMIT,
+    Q_DOUBT,
+    Q_OTHER,
+    Q_ROLLBACK,
+    Q_XA_FINISH,
+    Q_XA_START,
+)
 from raycdc.connectors.mysql.binlog.event_types import THREAD_SPECIFIC_FLAG, LogKind
 from raycdc.connectors.mysql.binlog.events import (
     Bytes,
@@ -43,17 +51,9 @@ from raycdc.connectors.mysql.binlog.events import (
     parse_query,
 )
 from raycdc.connectors.mysql.binlog.file_events import FileEvents
-from raycdc.connectors.mysql.binlog.partial.partial_updates import PartialUpdates
+from raycdc.connectors.mysql.binlog.partial_updates import PartialUpdates
 from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
 from raycdc.connectors.mysql.binlog.positions.position import EVENT_BYTES_MAX, BinlogOffset
-from raycdc.connectors.mysql.binlog.query_loops import (
-    Q_COMMIT,
-    Q_DOUBT,
-    Q_OTHER,
-    Q_ROLLBACK,
-    Q_XA_FINISH,
-    Q_XA_START,
-)
 from raycdc.connectors.mysql.binlog.rows import RowBatches
 from raycdc.connectors.mysql.binlog.tables.map_plans import (
     MapPlans,
@@ -67,9 +67,9 @@ from raycdc.connectors.mysql.binlog.transaction_statements import rules_of, tran
 from raycdc.connectors.mysql.binlog.whole_transactions import WholeEvents
 from raycdc.connectors.mysql.binlog.wire.expand import Expander
 from raycdc.connectors.mysql.binlog.wire.expand_loops import find_compressed
-from raycdc.connectors.mysql.binlog.xa.xa_rows import XaRows
-from raycdc.connectors.mysql.binlog.xa.xa_transactions import XaTransactions
-from raycdc.connectors.mysql.ddl.parse.statement_text import shown
+from raycdc.connectors.mysql.binlog.xa_rows import XaRows
+from raycdc.connectors.mysql.binlog.xa_transactions import XaTransactions
+from raycdc.connectors.mysql.ddl.parse.tokens import shown
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, PartialRowsError, SchemaMismatchError
 from raycdc.model import TableId

@@ -93,7 +93,7 @@ EVENT_TYPES: dict[int, EventType] = {
     26: EventType(
         "INCIDENT", _REFUSED, "the server says that changes may be missing from its log; take a new snapshot"
     ),
-    27: EventType("HEARTBEAT", _IGNORED, "of the connection; where it tells a position, `far_places` reads it"),
+    27: EventType("HEARTBEAT", _IGNORED, "of the connection; if it has a position, `file_offsets` reads it"),
     28: EventType("IGNORABLE", _IGNORED, "by its definition"),
     29: EventType("ROWS_QUERY", _IGNORED, "the text behind row events, whose rows are read"),
     30: EventType("WRITE_ROWS", _READ),
@@ -112,7 +112,7 @@ EVENT_TYPES: dict[int, EventType] = {
     160: EventType("ANNOTATE_ROWS", _IGNORED, "the text behind row events, whose rows are read"),
     161: EventType("BINLOG_CHECKPOINT", _IGNORED, "which file the server's own recovery begins with"),
     162: EventType("GTID of MariaDB", _READ),
-    163: EventType("GTID_LIST", _IGNORED, "as PREVIOUS_GTIDS; where it tells a position, `far_places` reads it"),
+    163: EventType("GTID_LIST", _IGNORED, "as PREVIOUS_GTIDS; if it has a position, `file_offsets` reads it"),
     164: EventType("START_ENCRYPTION", _REFUSED, "the file is encrypted; read it through the server"),
     165: EventType("QUERY_COMPRESSED", _READ),
     166: EventType("WRITE_ROWS_COMPRESSED_V1", _READ),

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.connectors.mysql.binlog.positions.gtid_loops import tagged_gtid
-from raycdc.connectors.mysql.binlog.query_loops import (
+from raycdc.connectors.mysql.binlog.event_loops import (
     Q_ASK,
     Q_BAD,
     Q_BEGIN,
@@ -27,10 +26,13 @@ from raycdc.connectors.mysql.binlog.query_loops import (
     Q_ROLLBACK_TO,
     Q_XA_FINISH,
     Q_XA_START,
+    find_map,
     query_kind,
+    same_bytes,
+    slot_of,
+    tagged_gtid,
 )
-from raycdc.connectors.mysql.binlog.tables.table_map_loops import find_map, same_bytes, slot_of
-from raycdc.connectors.mysql.binlog.wire.checksum_loops import crc32
+from raycdc.connectors.mysql.binlog.wire.packet_loops import crc32
 from raycdc.connectors.mysql.values.arena_loops import little_endian
 from raycdc.core.compiled import helper, njit
 

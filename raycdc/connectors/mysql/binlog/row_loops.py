@@ -5,12 +5,17 @@ rows (`walk_loops`), then writes it column by column (`values.block_loops`). It 
 is full (an update's two rows stay together), and continues there after the caller has emptied or enlarged the arena.
 
 Value formats: MySQL Internals manual, "Rows Event"; decimals: ``decimal2bin`` in strings/decimal.c.
+
+`number_rows`, `row_metadata` and `position_texts` compute the metadata columns of decoded rows.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from raycdc.connectors.mysql.binlog.index_loops import E_MS, E_POS, E_ROWS
 from raycdc.connectors.mysql.binlog.walk_loops import (
     C_AT,
     C_COLUMN,
@@ -40,9 +45,10 @@ from raycdc.connectors.mysql.values.arena_loops import (
     COLUMN_LABEL,
     FAILED_COLUMN,
     FAILED_ROW,
+    write_number,
 )
 from raycdc.connectors.mysql.values.block_loops import write_block
-from raycdc.core.compiled import helper, njit
+from raycdc.core.compiled import copy, helper, njit
 
 
 @helper
@@ -93,3 +99,52 @@ def decode_rows(
             cursor[field] = cursor[C_NEXT + field]
         if code != ROWS_BLOCK:
             return code
+
+
+@njit
+def number_rows(events: Any, count: Any, first_seq: Any, event_seq: Any) -> Any:
+    """Give each event the number of its first row, in log order. Returns the next free number."""
+    seq = first_seq
+    for i in range(count):
+        event_seq[i] = seq
+        seq += events[i, E_ROWS]
+    return seq
+
+
+@njit
+def row_metadata(
+    events: Any, event_seq: Any, row_event: Any, row_number: Any, seq: Any, millis: Any, positions: Any
+) -> Any:
+    """Fill `_seq`, `_ts_ms` and the end position of each row."""
+    for r in range(len(row_event)):
+        event = row_event[r]
+        seq[r] = event_seq[event] + row_number[r]
+        millis[r] = events[event, E_MS]
+        positions[r] = events[event, E_POS]
+
+
+@njit
+def position_texts(name: Any, positions: Any, row_number: Any, offsets: Any, out: Any) -> Any:
+    """Write ``file:position:row`` per row; `out` has room for ``len(name) + 42`` bytes each. Returns the bytes."""
+    to = np.int64(0)
+    start = np.int64(0)
+    prefix = np.int64(0)
+    offsets[0] = 0
+    for r in range(len(positions)):
+        if r > 0 and positions[r] == positions[r - 1]:
+            # Rows of one event differ only in their number.
+            copy(out, start, out, to, prefix)
+            start = to
+            to += prefix
+        else:
+            start = to
+            copy(name, 0, out, to, len(name))
+            to += len(name)
+            out[to] = 58
+            to = write_number(out, to + 1, positions[r], 1)
+            out[to] = 58
+            to += 1
+            prefix = to - start
+        to = write_number(out, to, row_number[r], 1)
+        offsets[r + 1] = to
+    return to

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raycdc.connectors.mysql.binlog import index_loops as index
-from raycdc.connectors.mysql.binlog import row_loops as binlog_row_loops
-from raycdc.connectors.mysql.binlog import row_metadata_loops as metadata
+from raycdc.connectors.mysql.binlog import row_loops
 from raycdc.connectors.mysql.binlog import walk_loops as rows
 from raycdc.connectors.mysql.binlog.events import BinlogRowsItem
 from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
@@ -77,7 +76,7 @@ class RowBatches:
             self.damaged_event_end = self.damaged_event_end or int(events[damage.event, index.E_POS])
             raise damage.error from None
         event_seq = np.empty(len(events), np.int64)
-        cursor.next_seq = int(metadata.number_rows(events, len(events), cursor.next_seq, event_seq))
+        cursor.next_seq = int(row_loops.number_rows(events, len(events), cursor.next_seq, event_seq))
         for part in parts:
             item = self._finish(part, events, event_seq)
             if cursor.skip_rows:
@@ -119,7 +118,7 @@ class RowBatches:
         cursor = np.zeros(rows.C_SIZE, np.int64)
         while True:
             arena = decoding.arena
-            code = binlog_row_loops.decode_rows(
+            code = row_loops.decode_rows(
                 data, events, order, plan.steps, plan.optional, plan.targets, plan.plan, scratch.present, scratch.at,
                 scratch.size, arena.view, arena.limits, decoding.op, decoding.row_event, decoding.row_number, cursor,
             )  # fmt: skip
@@ -148,7 +147,7 @@ class RowBatches:
         """Return the finished item, with the metadata columns added."""
         file, count = self._cursor.file, len(part.op)
         seq, millis, positions = (np.empty(count, np.int64) for _ in range(3))
-        metadata.row_metadata(events, event_seq, part.row_event, part.row_number, seq, millis, positions)
+        row_loops.row_metadata(events, event_seq, part.row_event, part.row_number, seq, millis, positions)
         added = [
             pa.Array.from_buffers(pa.int8(), count, [None, pa.py_buffer(part.op)]),
             pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(seq)]),
@@ -175,7 +174,7 @@ def _positions(file: str, positions: npt.NDArray[np.int64], row_number: npt.NDAr
     name = np.frombuffer(file.encode(), np.uint8)
     offsets = np.empty(len(positions) + 1, np.int32)
     out = np.empty(len(positions) * (len(name) + 42), np.uint8)
-    used = int(metadata.position_texts(name, positions, row_number, offsets, out))
+    used = int(row_loops.position_texts(name, positions, row_number, offsets, out))
     return pa.Array.from_buffers(
         pa.string(), len(positions), [None, pa.py_buffer(offsets), pa.py_buffer(out[:used].copy())]
     )

@@ -10,6 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from raycdc.connectors.mysql.binlog.event_loops import (
+    Q_ASK,
+    Q_NOTHING,
+    Q_ROLLBACK,
+    Q_ROLLBACK_TO,
+    Q_SAVEPOINT,
+    query_kind,
+)
 from raycdc.connectors.mysql.binlog.index_loops import (
     ANONYMOUS_GTID,
     COMPRESSED_FIRST,
@@ -25,14 +33,6 @@ from raycdc.connectors.mysql.binlog.index_loops import (
     after_event,
     event_length,
     is_row_event,
-)
-from raycdc.connectors.mysql.binlog.query_loops import (
-    Q_ASK,
-    Q_NOTHING,
-    Q_ROLLBACK,
-    Q_ROLLBACK_TO,
-    Q_SAVEPOINT,
-    query_kind,
 )
 from raycdc.connectors.mysql.values.arena_loops import little_endian
 from raycdc.core.compiled import helper, njit

@@ -1,6 +1,6 @@
 """Determines the effect of a statement on its transaction, if it is not in the form that servers write themselves.
 
-Called when `query_loops.query_kind` returns `Q_ASK`: comments of any form may come before and after the words. The
+Called when `event_loops.query_kind` returns `Q_ASK`: comments of any form may come before and after the words. The
 lexer reads it in linear time. A statement that begins like one about transactions, but is not in `_FORMS`, is `Q_DOUBT`
 and never skipped, because it is unknown what it rolls back.
 
@@ -21,7 +21,7 @@ import unicodedata
 from dataclasses import dataclass
 from itertools import islice
 
-from raycdc.connectors.mysql.binlog.query_loops import (
+from raycdc.connectors.mysql.binlog.event_loops import (
     Q_BEGIN,
     Q_COMMIT,
     Q_DOUBT,

@@ -49,12 +49,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raycdc.connectors.mysql.binlog import transaction_loops as ahead
-from raycdc.connectors.mysql.binlog.event_types import EVENT_TYPES, PARTIAL_ROW_DATA, event_name
-from raycdc.connectors.mysql.binlog.events import Bytes, as_array, parse_format_description, parse_query
-from raycdc.connectors.mysql.binlog.index_loops import COMPRESSED_FIRST, HEADER_BYTES, ROTATE, TX_NONE
-from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
-from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.query_loops import (
+from raycdc.connectors.mysql.binlog.event_loops import (
     Q_DOUBT,
     Q_NOTHING,
     Q_OTHER,
@@ -62,6 +57,11 @@ from raycdc.connectors.mysql.binlog.query_loops import (
     Q_ROLLBACK_TO,
     Q_SAVEPOINT,
 )
+from raycdc.connectors.mysql.binlog.event_types import EVENT_TYPES, PARTIAL_ROW_DATA, event_name
+from raycdc.connectors.mysql.binlog.events import Bytes, as_array, parse_format_description, parse_query
+from raycdc.connectors.mysql.binlog.index_loops import COMPRESSED_FIRST, HEADER_BYTES, ROTATE, TX_NONE
+from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.transaction_statements import (
     TransactionStatement,
     is_same_name,
@@ -71,7 +71,7 @@ from raycdc.connectors.mysql.binlog.transaction_statements import (
 )
 from raycdc.connectors.mysql.binlog.wire.expand import mariadb_plain_event
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
-from raycdc.connectors.mysql.ddl.parse.statement_text import shown
+from raycdc.connectors.mysql.ddl.parse.tokens import shown
 from raycdc.errors import DataError
 
 #: The most bytes of a transaction that are held until its end is known: many times the size of one read, so that only

@@ -36,7 +36,7 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import close_quietly
 from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, DdlItem
-from raycdc.connectors.mysql.binlog.xa.xa_rows import batch_of, ipc_bytes
+from raycdc.connectors.mysql.binlog.xa_rows import batch_of, ipc_bytes
 from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
 from raycdc.connectors.mysql.ddl.shadows import Shadow
 from raycdc.connectors.mysql.snapshot.row_filter import Condition, parse_filter, server_answers

@@ -13,16 +13,15 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.positions.file_offsets import PositionFinder
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.session import dialect_of
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm
 from raycdc.connectors.mysql.binlog.whole_transactions import WholeLog
-from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.follow.followed_tables import SnapshotChunkKeys
 from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
 from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
 from raycdc.connectors.mysql.ddl.follow.indirect import IndirectChanges
-from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
-from raycdc.connectors.mysql.ddl.follow.resolver import ServerResolver
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer, ServerResolver
 from raycdc.connectors.mysql.log.log_filter import KeptRows, LogFilter, without_values_in_errors
 from raycdc.connectors.mysql.log.log_reader import READ_BYTES_MAX, MySqlLogReader
 from raycdc.connectors.mysql.log.prepared_search import PreparedSearch

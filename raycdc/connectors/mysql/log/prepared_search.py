@@ -25,11 +25,11 @@ from raycdc.config.checks import CheckResult
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.session import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
-from raycdc.connectors.mysql.binlog.xa.xa_transactions import Preparing
+from raycdc.connectors.mysql.binlog.xa_transactions import Preparing
 from raycdc.connectors.mysql.ddl.apply import affected_tables
-from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.server.client import MySqlServerInfo, log_files
 from raycdc.errors import CorruptLogError, DataError, SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId

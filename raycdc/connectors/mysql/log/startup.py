@@ -27,13 +27,13 @@ from raycdc.connectors.mysql.binlog.events import DdlItem, as_array
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
 from raycdc.connectors.mysql.binlog.positions.gtid import MariaDbGtidSet, MySqlGtidSet
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.session import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.whole_transactions import WholeEvents
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, RefusedStatement, affected_tables, apply_ddl, parse_ddl
-from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
-from raycdc.connectors.mysql.ddl.parse.statement_text import mentions, shown
 from raycdc.connectors.mysql.ddl.parse.statements import AlterTable, CreateTable, RenameTable, separated
+from raycdc.connectors.mysql.ddl.parse.tokens import mentions, shown
 from raycdc.connectors.mysql.plugin import MySqlStartupOptions
 from raycdc.connectors.mysql.server.catalog import load_tables
 from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end, log_files

@@ -15,7 +15,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import WAITS_BRIEFLY, close_quietly, is_of_locked_table, query, quote_name
-from raycdc.connectors.mysql.ddl.parse.statement_text import shown
+from raycdc.connectors.mysql.ddl.parse.tokens import shown
 from raycdc.errors import SourceError, SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
 

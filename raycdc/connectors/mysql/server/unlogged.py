@@ -22,7 +22,7 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import ServerRow, query, query_dicts, query_raw, quote_name
 from raycdc.config.checks import CheckResult
-from raycdc.connectors.mysql.ddl.parse.statement_text import CASCADES
+from raycdc.connectors.mysql.ddl.parse.tokens import CASCADES
 from raycdc.connectors.mysql.server.catalog import asked_together
 from raycdc.connectors.mysql.server.client import MySqlServerInfo, probe, status_statement
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError

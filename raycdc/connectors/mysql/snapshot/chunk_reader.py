@@ -45,9 +45,9 @@ from raycdc.connectors.mysql.snapshot.commits import CHUNK_MARK, CommitWatch
 from raycdc.connectors.mysql.snapshot.consistent import open_snapshot
 from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns
 from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkRange, range_of
+from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
 from raycdc.connectors.mysql.snapshot.rows_again import READ_ONLY, is_refusal, with_rows
-from raycdc.connectors.mysql.snapshot.wire.resultset import arena_for, stream_query
 from raycdc.connectors.mysql.values.documents import capture_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.core.activity import resting

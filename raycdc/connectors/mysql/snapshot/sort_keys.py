@@ -25,7 +25,7 @@ from raycdc.clients.mysql import query_one
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot import sort_key_loops as loops
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue
-from raycdc.connectors.mysql.snapshot.wire.resultset import query_cells
+from raycdc.connectors.mysql.snapshot.resultset import query_cells
 from raycdc.connectors.mysql.values.types import MySqlColumn
 
 #: The limits of one statement for weights: their number (a select list may have 4096) and about this many bytes (half

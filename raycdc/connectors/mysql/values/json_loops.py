@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from raycdc.connectors.mysql.values.arena_loops import little_endian, little_endian_signed
-from raycdc.connectors.mysql.values.decimal_loops import decimal_bytes, decimal_text
+from raycdc.connectors.mysql.values.number_loops import decimal_bytes, decimal_text
 from raycdc.core.compiled import helper, inlined
 from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, server_double_text
 

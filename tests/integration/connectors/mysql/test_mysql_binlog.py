@@ -28,7 +28,7 @@ from raycdc.connectors.mysql.binlog.wire import log_dump
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.server.client import current_position, probe
-from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ExitCode, LogLostError, SourceError
 from raycdc.model import RowKind, TableId

@@ -21,7 +21,7 @@ from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.snapshot.planning.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkPlan, ChunkRange
 from raycdc.connectors.mysql.snapshot.planning.chunks import ChunkPlanner, ChunkSettings, MySqlChunkStrategy
-from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.sandbox.servers import DatabaseServer

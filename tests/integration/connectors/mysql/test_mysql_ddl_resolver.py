@@ -10,11 +10,10 @@ import pytest
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.session import dialect_of
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
-from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
-from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
-from raycdc.connectors.mysql.ddl.follow.resolver import ServerResolver
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer, ServerResolver
 from raycdc.connectors.mysql.log.startup import statements_between
 from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.server.client import current_position, probe

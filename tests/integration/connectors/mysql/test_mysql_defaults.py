@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from raycdc.clients.mysql import query
+from raycdc.connectors.mysql.binlog.session import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.apply import apply_ddl, parse_ddl
 from raycdc.connectors.mysql.ddl.defaults import catalogue_fill
-from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.log.startup import statements_between
 from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.server.client import current_position, probe

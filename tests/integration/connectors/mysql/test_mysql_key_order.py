@@ -11,8 +11,8 @@ import pytest
 from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.snapshot import keys
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.snapshot.sort_keys import bound_keys, can_be_ordered, classify, sort_keys
-from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.sandbox.servers import DatabaseServer

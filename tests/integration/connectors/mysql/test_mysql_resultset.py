@@ -16,7 +16,7 @@ import pytest
 from raycdc.clients.mysql import query
 from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.server.catalog import load_table
-from raycdc.connectors.mysql.snapshot.wire.resultset import arena_for, stream_query
+from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId

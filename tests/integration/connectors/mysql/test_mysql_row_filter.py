@@ -14,8 +14,8 @@ from raycdc.connectors.mysql.log.log_filter import LogFilter
 from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.snapshot.chunk_reader import ChunkSelect
 from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkRange
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter, server_answers
-from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError

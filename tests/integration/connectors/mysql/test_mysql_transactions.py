@@ -17,12 +17,12 @@ from raycdc.connectors.mysql.binlog import whole_transactions as whole_log
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.event_types import LogKind
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.session import dialect_of
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm
 from raycdc.connectors.mysql.binlog.transaction_statements import may_be_same_name
 from raycdc.connectors.mysql.binlog.whole_transactions import BinlogTransactionAssembler, WholeLog
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
-from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
 from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
 from raycdc.connectors.mysql.log import log_reader

@@ -11,7 +11,7 @@ import pytest
 
 from raycdc.connectors.kafka.enumeration.schemas import conform, merge
 from raycdc.connectors.kafka.reading.statements import DdlMessages
-from raycdc.connectors.mysql.ddl.messages import events_of_statement
+from raycdc.connectors.mysql.ddl.catalogue import events_of_statement
 from raycdc.errors import SchemaError
 from raycdc.formats.api import BadMessageError, ChangeItem
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind

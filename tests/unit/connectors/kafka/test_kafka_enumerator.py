@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raycdc.connectors.kafka.cluster.client import KafkaTopic
-from raycdc.connectors.kafka.cluster.offsets import Partition
+from raycdc.connectors.kafka.cluster.discovery import Partition
 from raycdc.connectors.kafka.enumeration.enumerator import KafkaEnumerator, SealedTopics
 from raycdc.connectors.kafka.events import SchemaChangeRequest, SchemasInForce, TableEmptied, TablePartition
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StopMode, StopOptions

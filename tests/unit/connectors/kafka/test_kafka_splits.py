@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.connectors.kafka.cluster.offsets import OffsetRanges, Partition, Policy, in_range, new_states
+from raycdc.connectors.kafka.cluster.discovery import OffsetRanges, Partition, Policy, in_range, new_states
 from raycdc.connectors.kafka.enumeration.schemas import SchemaRegistry, conform, fits, merge, wider
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode, StartOptions, StopMode, StopOptions
 from raycdc.connectors.kafka.reading.messages import Fetched, binary, within

@@ -9,7 +9,7 @@ import pytest
 from raycdc.connectors.kafka.enumeration.schemas import conform
 from raycdc.connectors.kafka.reading.held_partitions import judge
 from raycdc.connectors.kafka.reading.statements import DdlMessages, Dropped, StatementEffects
-from raycdc.connectors.mysql.ddl.messages import events_of_statement
+from raycdc.connectors.mysql.ddl.catalogue import events_of_statement
 from raycdc.errors import SchemaError
 from raycdc.formats.api import ChangeItem, Decoded, RowsItem
 from raycdc.formats.decoding.sql_types import parse_columns

@@ -11,17 +11,15 @@ import pytest
 
 from raycdc.connectors.mongodb.large_documents import LargeDocuments
 from raycdc.connectors.mongodb.layout import CollectionLayout, OnTypeMismatch, Spelling, declared, parse_type
-from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
+from raycdc.connectors.mongodb.log_reader import ChangeRows, ChangeStreamReader
 from raycdc.connectors.mongodb.stream.causal import Found
-from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
 from raycdc.connectors.mongodb.stream.document_reads import Absent, DocumentReads, ReadDocuments, is_complete
-from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
+from raycdc.connectors.mongodb.stream.events import MongoDbTransactionAssembler, RowWriter, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
 from raycdc.connectors.mongodb.stream.reopened_stream import ReopenedStream
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
-from raycdc.connectors.mongodb.stream.whole_transactions import MongoDbTransactionAssembler
 from raycdc.core import typed_codec
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raycdc.connectors.mysql.ddl.follow.indirect import SqlText, StoredObject, Ways, reached, tables_reached
-from raycdc.connectors.mysql.ddl.parse.statement_text import mentions
+from raycdc.connectors.mysql.ddl.parse.tokens import mentions
 from raycdc.model import TableId
 
 OBJECTS = [

@@ -9,9 +9,8 @@ import pytest
 from raycdc.connectors.mysql.binlog.session import LogWriter, SessionState, parse_session
 from raycdc.connectors.mysql.ddl.alter import UnknownShapeError, server_column
 from raycdc.connectors.mysql.ddl.apply import AffectedTables, DdlDialect, affected_tables, parse_ddl
-from raycdc.connectors.mysql.ddl.parse.statement_text import adds_cascade
 from raycdc.connectors.mysql.ddl.parse.statements import AlterTable, CreateTable, DropTable, Spelled
-from raycdc.connectors.mysql.ddl.parse.tokens import split_statements
+from raycdc.connectors.mysql.ddl.parse.tokens import adds_cascade, split_statements
 from raycdc.model import TableId
 
 ORDERS = TableId("shop", "orders")

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from raycdc.connectors.mysql.server.catalog import constant_default
 from raycdc.connectors.mysql.server.client import parse_version
-from raycdc.connectors.mysql.snapshot import keys
+from raycdc.connectors.mysql.snapshot import keys, resultset_loops
 from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.snapshot.planning.chunk_keys import chunk_key
 from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkRange
 from raycdc.connectors.mysql.snapshot.sort_keys import NULL_INTERVAL, SortKeys, bound_keys, classify, sort_keys
-from raycdc.connectors.mysql.snapshot.wire import resultset_loops
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId

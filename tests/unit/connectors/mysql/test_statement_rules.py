@@ -16,10 +16,10 @@ from raycdc.connectors.mysql.ddl.follow import history
 from raycdc.connectors.mysql.ddl.follow.followed_tables import SnapshotChunkKeys
 from raycdc.connectors.mysql.ddl.follow.history import DdlHistory, RefusedStatementError
 from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
-from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
-from raycdc.connectors.mysql.ddl.follow.resolver import Resolved
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer, Resolved
 from raycdc.connectors.mysql.ddl.parse.statements import TemporaryTable
-from raycdc.connectors.mysql.ddl.rules import name_rules, part_rules, proofs
+from raycdc.connectors.mysql.ddl.rules import facts as reasons
+from raycdc.connectors.mysql.ddl.rules import part_rules
 from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement
 from raycdc.errors import DataError
 from raycdc.model import TableId
@@ -41,10 +41,10 @@ TUPLES: tuple[tuple[Any, str], ...] = (
     (history, "STATEMENT_RULES"),
     (history, "PART_RULES"),
     (part_rules, "TABLE_RULES"),
-    (name_rules, "NAME_RULES"),
+    (part_rules, "NAME_RULES"),
     (history, "EFFECT_RULES"),
 )
-PROOFS: Mapping[str, str] = {one.proof: name for name, one in vars(proofs).items() if isinstance(one, Ignore)}
+PROOFS: Mapping[str, str] = {one.proof: name for name, one in vars(reasons).items() if isinstance(one, Ignore)}
 #: Rules that ask others, which decide.
 ASKS_OTHERS = "is_of_table"
 
@@ -318,7 +318,7 @@ def test_a_part_about_a_temporary_table_is_ignored() -> None:
     item = DdlItem("shop", "", HERE, HERE, 0, in_transaction=False)
     statement = LoggedStatement(item, DdlDialect(), AffectedTables())
     part = part_rules.StatementPart(statement, TemporaryTable(ORDERS, created=True))
-    assert judge(part_rules.PART_RULES, part, Setting().history()._facts) == proofs.OF_TEMPORARY
+    assert judge(part_rules.PART_RULES, part, Setting().history()._facts) == reasons.OF_TEMPORARY
 
 
 def test_the_last_rule_of_each_tuple_has_always_a_verdict_but_for_whole_statements() -> None:

@@ -9,8 +9,7 @@ from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.ddl.apply import DdlDialect
 from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
 from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
-from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
-from raycdc.connectors.mysql.ddl.follow.resolver import Resolved
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer, Resolved
 from raycdc.model.rules.selector import TableSelector
 from raycdc.source.snapshot.log.log_unit import (
     AlterTableUpdate,

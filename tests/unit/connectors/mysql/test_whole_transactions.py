@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from raycdc.connectors.mysql.binlog import query_loops as meanings
+from raycdc.connectors.mysql.binlog import event_loops as meanings
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+
+# Named, as its source is then part of what the compiled code below is known by.
+from raycdc.connectors.mysql.binlog.event_loops import query_kind
 from raycdc.connectors.mysql.binlog.event_types import LogKind
 from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, DdlItem
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
-
-# Named, as its source is then part of what the compiled code below is known by.
-from raycdc.connectors.mysql.binlog.query_loops import query_kind
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.transaction_statements import (
     is_same_name,
@@ -25,7 +25,7 @@ from raycdc.connectors.mysql.binlog.transaction_statements import (
     transaction_statement,
 )
 from raycdc.connectors.mysql.binlog.whole_transactions import BinlogTransactionAssembler
-from raycdc.connectors.mysql.binlog.xa.xa_transactions import finished_xid, xid_text
+from raycdc.connectors.mysql.binlog.xa_transactions import finished_xid, xid_text
 from raycdc.connectors.mysql.ddl.parse.tokens import LexRules
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.core.compiled import njit

@@ -17,7 +17,7 @@ from raycdc.connectors.mysql.binlog.event_types import EventEnds, LogKind
 from raycdc.connectors.mysql.binlog.positions.gtid import ExecutedGtids
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset, Marks
 from raycdc.connectors.mysql.binlog.tables.table_decoding import log_damage
-from raycdc.connectors.mysql.binlog.xa.xa_transactions import XaTransactions
+from raycdc.connectors.mysql.binlog.xa_transactions import XaTransactions
 from raycdc.errors import CorruptLogError, DataError, SchemaError
 
 

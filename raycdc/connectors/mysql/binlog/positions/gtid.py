@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from raycdc.connectors.mysql.binlog.event_loops import read_tagged_gtid
 from raycdc.connectors.mysql.binlog.index_loops import GTID, GTID_TAGGED, S_GTIDS, S_RUNS
-from raycdc.connectors.mysql.binlog.positions.gtid_loops import read_tagged_gtid
 from raycdc.errors import DataError
 
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")

@@ -11,6 +11,8 @@ the event that ends at the position. `log_proof` compares it before anything is 
 
 *Limit:* if nothing was read yet, the mark has only the file's beginning, in seconds: a log that is reset within the
 second in which its file was begun, with a start in between, is not detected.
+
+`position_text` is the form that ``raycdc inspect`` and ``raycdc tables`` print.
 """
 
 from __future__ import annotations
@@ -151,3 +153,9 @@ _POSITION_BITS = 40
 def ordinal_of(offset: BinlogOffset) -> int:
     """Return a position of one server's log as an ordinal. Later positions have greater ordinals."""
     return (offset.file_number << _POSITION_BITS) | offset.pos
+
+
+def position_text(position: Position) -> str:
+    """Return the file and the byte, followed by the GTIDs up to there."""
+    offset = BinlogOffset.of(position)
+    return f"{offset}   gtid {offset.gtid_set}" if offset.gtid_set else str(offset)

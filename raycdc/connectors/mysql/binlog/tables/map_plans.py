@@ -32,6 +32,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from raycdc.connectors.mysql.binlog.event_loops import find_map, hash_bytes
 from raycdc.connectors.mysql.binlog.event_types import LogKind
 from raycdc.connectors.mysql.binlog.index_loops import S_TABLE_IDS
 from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
@@ -46,7 +47,6 @@ from raycdc.connectors.mysql.binlog.tables.table_map import (
     require_possible,
     table_named,
 )
-from raycdc.connectors.mysql.binlog.tables.table_map_loops import find_map, hash_bytes
 from raycdc.connectors.mysql.values.charset_corrections import CORRECTIONS
 from raycdc.connectors.mysql.values.charsets import same_charset
 from raycdc.connectors.mysql.values.types import (

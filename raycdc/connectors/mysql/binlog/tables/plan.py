@@ -28,11 +28,11 @@ from raycdc.connectors.mysql.binlog.tables import table_map as maps
 from raycdc.connectors.mysql.binlog.tables.table_map import MapColumn, TableMap, type_text
 from raycdc.connectors.mysql.values import block_loops as loops
 from raycdc.connectors.mysql.values import time_loops as times
-from raycdc.connectors.mysql.values.address_loops import ADDRESS_INET4, ADDRESS_INET6, ADDRESS_UUID
 from raycdc.connectors.mysql.values.charset_loops import FAMILY_UTF8
 from raycdc.connectors.mysql.values.charsets import bytes_per_character
-from raycdc.connectors.mysql.values.decimal_loops import DIGIT_BYTES
 from raycdc.connectors.mysql.values.layouts import ArenaColumnKind, ColumnLayout, layout_of
+from raycdc.connectors.mysql.values.number_loops import DIGIT_BYTES
+from raycdc.connectors.mysql.values.text_loops import ADDRESS_INET4, ADDRESS_INET6, ADDRESS_UUID
 from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, GEOMETRIES, MySqlColumn, MySqlTable, is_short_year
 from raycdc.errors import SchemaError
 

@@ -18,7 +18,7 @@ from raycdc.connectors.mysql.binlog.index_loops import (
     TRANSACTION_PAYLOAD,
     event_length,
 )
-from raycdc.connectors.mysql.binlog.wire.checksum_loops import crc32
+from raycdc.connectors.mysql.binlog.wire.packet_loops import crc32
 from raycdc.connectors.mysql.values.arena_loops import little_endian
 from raycdc.core.compiled import copy, njit
 

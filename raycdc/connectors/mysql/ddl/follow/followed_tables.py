@@ -39,8 +39,8 @@ from typing import Any, Protocol
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.ddl.apply import AffectedTables, DdlDialect, RefusedStatement, parse_ddl
-from raycdc.connectors.mysql.ddl.parse.statement_text import begins_with
 from raycdc.connectors.mysql.ddl.parse.statements import CreateTable
+from raycdc.connectors.mysql.ddl.parse.tokens import begins_with
 from raycdc.connectors.mysql.snapshot.keys import order_of
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable

@@ -10,8 +10,8 @@ results. Rules judge a statement (`raycdc.source.tables.verdicts`), and this cla
 `statement_rules` |
 | any other statement as a whole | `STATEMENT_RULES` | `statement_rules` |
 | each of its parts, if none of these has a verdict | `PART_RULES`, and of a table `TABLE_RULES` | `part_rules` |
-| the names that its renames give to tables | `NAME_RULES` | `name_rules` |
-| each effect that would be followed | `EFFECT_RULES` | `effect_rules` |
+| the names that its renames give to tables | `NAME_RULES` | `part_rules` |
+| each effect that would be followed | `EFFECT_RULES` | `part_rules` |
 
 A statement that cannot be followed parks the captured tables it is about (`raycdc.source.tables.parking`). A table is
 resnapshotted if a statement rewrites its rows without logging them, or gives it another table's rows; all other parked
@@ -30,7 +30,6 @@ from typing import assert_never
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.ddl.apply import AffectedTables, RefusedStatement
-from raycdc.connectors.mysql.ddl.follow.database_defaults import DatabaseDefaults
 from raycdc.connectors.mysql.ddl.follow.followed_tables import (
     DroppedTables,
     FollowedTables,
@@ -41,16 +40,20 @@ from raycdc.connectors.mysql.ddl.follow.followed_tables import (
     SnapshotChunkKeys,
     as_truncation,
 )
-from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState, TemporaryTables
+from raycdc.connectors.mysql.ddl.follow.history_state import DatabaseDefaults, HistoryState, TemporaryTables
 from raycdc.connectors.mysql.ddl.follow.indirect import is_change_of_rows
 from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
 from raycdc.connectors.mysql.ddl.follow.masked_names import MaskedNames
 from raycdc.connectors.mysql.ddl.follow.tool_tables import ToolTables
 from raycdc.connectors.mysql.ddl.parse.statements import RenameTable, separated, with_defaults
-from raycdc.connectors.mysql.ddl.rules.effect_rules import EFFECT_RULES, StatementEffect
 from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict, note_statement
-from raycdc.connectors.mysql.ddl.rules.name_rules import judge_names
-from raycdc.connectors.mysql.ddl.rules.part_rules import PART_RULES, StatementPart
+from raycdc.connectors.mysql.ddl.rules.part_rules import (
+    EFFECT_RULES,
+    PART_RULES,
+    StatementEffect,
+    StatementPart,
+    judge_names,
+)
 from raycdc.connectors.mysql.ddl.rules.statement_rules import (
     PARKED_RULES,
     ROWS_RULES,

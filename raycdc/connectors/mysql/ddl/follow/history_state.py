@@ -17,6 +17,9 @@ With the flag only, the statement concerns the table if this log has the session
 temporary table with logged statements is known; otherwise it is doubtful. If the name is hidden without the flag, the
 session dropped its temporary table without logging it. If a statement is doubtful, the captured table is resnapshotted,
 which is right in both cases.
+
+`DatabaseDefaults` are the default character set and collation of each database at the log's position, which new tables
+inherit.
 """
 
 from __future__ import annotations
@@ -27,13 +30,59 @@ from typing import Any
 
 from raycdc.connectors.mysql.binlog.events import DdlItem, LoggedThread
 from raycdc.connectors.mysql.ddl.apply import AffectedTables
-from raycdc.connectors.mysql.ddl.follow.database_defaults import CharsetDefault
 from raycdc.connectors.mysql.ddl.follow.masked_names import FormerNames
-from raycdc.connectors.mysql.ddl.parse.statements import RenameTable
+from raycdc.connectors.mysql.ddl.parse.statements import CreateOrAlterDatabase, RenameTable
 from raycdc.connectors.mysql.ddl.shadows import Shadow
 from raycdc.core.typed_codec import LEFT_OUT, JsonObject
 from raycdc.model import TableId
 from raycdc.model.json_value import Json
+
+#: A character set and a collation. An empty collation is the set's default collation.
+CharsetDefault = tuple[str, str]
+
+
+class DatabaseDefaults:
+    """The defaults of all databases.
+
+    `begun` are the defaults at the log's start, from a checkpoint. Without it, the present ones (`now`) are used.
+    `server` is the default of a database without one.
+    """
+
+    def __init__(
+        self,
+        begun: Mapping[str, CharsetDefault] | None,
+        now: Mapping[str, CharsetDefault] | None,
+        *,
+        server: CharsetDefault,
+    ) -> None:
+        self._databases = dict((now or {}) if begun is None else begun)
+        self._server = server
+        self.changed = False
+
+    def of(self, db: str) -> CharsetDefault:
+        return self._databases.get(db, self._server)
+
+    def set(self, ddl: CreateOrAlterDatabase, of_session: CharsetDefault | None) -> None:
+        """Apply CREATE or ALTER DATABASE. `of_session` is the session's default, None if unknown."""
+        if ddl.if_not_exists and ddl.db in self._databases:
+            return
+        inherited = (of_session or self._server) if ddl.created or ddl.of_session else self.of(ddl.db)
+        if ddl.charset:
+            inherited = ddl.charset, ddl.collation
+        elif ddl.collation:
+            # This collation of MariaDB applies to several character sets.
+            inherited = inherited[0], f"{inherited[0]}_{ddl.collation}"
+        self._databases[ddl.db] = inherited
+        self.changed = True
+
+    def drop(self, db: str) -> None:
+        self._databases.pop(db, None)
+        self.changed = True
+
+    def all(self) -> Mapping[str, CharsetDefault]:
+        """Return the present defaults of each database."""
+        return dict(self._databases)
+
 
 #: The number of sessions whose hidden names are kept. There are few, because a session that logs rows logs no temporary
 #: tables. If the oldest is forgotten, no session counts as known from its beginning any more.

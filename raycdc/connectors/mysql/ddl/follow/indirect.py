@@ -18,8 +18,15 @@ import pymysql
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import query, quote_name
-from raycdc.connectors.mysql.ddl.parse.statement_text import begins_with, mentions
-from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
+from raycdc.connectors.mysql.ddl.parse.tokens import (
+    LexError,
+    LexRules,
+    Token,
+    TokenKind,
+    begins_with,
+    mentions,
+    tokenize,
+)
 from raycdc.model import TableId
 from raycdc.model.column_names import mysql_fold
 

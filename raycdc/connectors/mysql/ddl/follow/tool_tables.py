@@ -1,7 +1,7 @@
 """Interprets statements about tables of schema change tools as changes of captured tables.
 
 A statement about a tool's table changes its shadow (`shadows`). The rename that puts the shadow in the place of the
-captured table changes that table, at that position (`name_rules`).
+captured table changes that table, at that position (`part_rules`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from raycdc.connectors.mysql.ddl.follow.database_defaults import CharsetDefault
+from raycdc.connectors.mysql.ddl.follow.history_state import CharsetDefault
 from raycdc.connectors.mysql.ddl.parse.statements import (
     AlterTable,
     CreateTable,

@@ -1,8 +1,11 @@
 """The facts by which statements of the log are judged: known tables, and the statement itself.
 
 `DdlHistory` keeps them up to date, statement by statement, in the decoder's thread. The rules read them
-(`statement_rules`, `part_rules`, `name_rules`, `effect_rules`), and change only facts about tables that are not
+(`statement_rules`, `part_rules`), and change only facts about tables that are not
 captured: schema change tools' tables, temporary ones, and databases' defaults.
+
+The constants are the reasons why a statement of the log, or a part of it, changes no captured table. A rule that
+ignores something returns one of these. A statement without such a reason is followed, or parks its tables.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from functools import cached_property
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.positions.position import ordinal_of
+from raycdc.connectors.mysql.binlog.session import dialect_of_session
 from raycdc.connectors.mysql.ddl.apply import (
     AffectedTables,
     DdlDialect,
@@ -21,8 +25,6 @@ from raycdc.connectors.mysql.ddl.apply import (
     affected_tables,
     parse_ddl,
 )
-from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
-from raycdc.connectors.mysql.ddl.follow.database_defaults import DatabaseDefaults
 from raycdc.connectors.mysql.ddl.follow.followed_tables import (
     DroppedTables,
     FollowedTables,
@@ -30,17 +32,32 @@ from raycdc.connectors.mysql.ddl.follow.followed_tables import (
     SnapshotChunkKeys,
     note_made,
 )
-from raycdc.connectors.mysql.ddl.follow.history_state import TemporaryTables
+from raycdc.connectors.mysql.ddl.follow.history_state import DatabaseDefaults, TemporaryTables
 from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
 from raycdc.connectors.mysql.ddl.follow.masked_names import MaskedNames
 from raycdc.connectors.mysql.ddl.follow.tool_tables import ToolTables
-from raycdc.connectors.mysql.ddl.parse.statement_text import begins_with, mentions, shown
+from raycdc.connectors.mysql.ddl.parse.tokens import begins_with, mentions, shown
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.model.rules.selector import TableSelector
 from raycdc.source.tables.parked_tables import ParkedTables
 from raycdc.source.tables.table_life import ParkedPhase
-from raycdc.source.tables.verdicts import Park, Resnapshot, Rule, Verdict
+from raycdc.source.tables.verdicts import Ignore, Park, Resnapshot, Rule, Verdict
+
+OF_TEMPORARY = Ignore("only its session sees a temporary table, and the log has none of its rows")
+NAMES_NONE = Ignore("it names no captured table, nor a tool's table beside one, nor a database that has such tables")
+OF_A_TOOL = Ignore("rows of a schema change tool's table are never read; what is known of its columns was noted")
+REPAIRS_NONE = Ignore("REPAIR TABLE does nothing to tables of this engine")
+OF_DEFAULTS = Ignore("a database's defaults are for tables that are created later")
+DROPS_NONE = Ignore("no table of the dropped name was followed, so that its target has no rows of one")
+CHANGES_NOTHING = Ignore("the table is the same before and behind it, in all that is carried")
+STAYS_PARKED = Ignore("the table is parked, and the event that it waits for is the same as before")
+ROWS_OF_PARKED = Ignore("no row of a parked table is passed on, and it is looked at again before one is")
+KEEPS_ITS_NAME = Ignore("behind all renames of the statement the table has the name that it had before")
+OF_ANOTHER_NAME = Ignore("the name is not captured")
+BETWEEN_RENAMES = Ignore("its tool has the table ready that gets the name next, and a name without a table has no rows")
+NOT_FOLLOWED = Ignore("no table of the name was followed, so that its target has no rows of one")
+
 
 #: A verdict on a statement of the MySQL log.
 MySqlVerdict = Verdict[MySqlTable]

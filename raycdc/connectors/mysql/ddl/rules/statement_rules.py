@@ -4,7 +4,7 @@
 |---|---|---|
 | a parked table that a statement names | `PARKED_RULES` | it stays parked |
 | a table whose rows may be changed by a logged statement | `ROWS_RULES` | it is parked |
-| any other statement | `STATEMENT_RULES` | its parts are judged by `part_rules` and `name_rules` |
+| any other statement | `STATEMENT_RULES` | its parts are judged by `part_rules` |
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.ddl.apply import RefusedStatement
 from raycdc.connectors.mysql.ddl.follow.indirect import SqlText, tables_reached
 from raycdc.connectors.mysql.ddl.logged_otherwise import MERGED, tables_below
-from raycdc.connectors.mysql.ddl.parse.statement_text import CASCADES, adds_cascade, begins_with, may_move_rows, shown
-from raycdc.connectors.mysql.ddl.parse.tokens import LexRules
-from raycdc.connectors.mysql.ddl.rules import proofs
+from raycdc.connectors.mysql.ddl.parse.tokens import CASCADES, LexRules, adds_cascade, begins_with, may_move_rows, shown
+from raycdc.connectors.mysql.ddl.rules import facts as reasons
 from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict, StatementRule
 from raycdc.connectors.mysql.ddl.shape import reshape
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -57,7 +56,7 @@ def leaves_nothing_to_decide(named: NamedParked, facts: HistoryFacts) -> MySqlVe
 
 def stays_parked(_: NamedParked, __: HistoryFacts) -> MySqlVerdict:
     """Leave the table parked. Probes of it from before the statement are already noted as out of date."""
-    return proofs.STAYS_PARKED
+    return reasons.STAYS_PARKED
 
 
 PARKED_RULES: tuple[Rule[NamedParked, HistoryFacts, MySqlTable], ...] = (
@@ -93,7 +92,7 @@ def reached_tables(item: DdlItem, facts: HistoryFacts) -> tuple[ReachedTable, ..
 
 def rows_of_parked(reached: ReachedTable, facts: HistoryFacts) -> MySqlVerdict | None:
     """Ignore rows of a parked table, because they are not needed."""
-    return None if reached.table in facts.tables else proofs.ROWS_OF_PARKED
+    return None if reached.table in facts.tables else reasons.ROWS_OF_PARKED
 
 
 def rows_not_logged(reached: ReachedTable, facts: HistoryFacts) -> MySqlVerdict:
@@ -119,7 +118,7 @@ ROWS_RULES: tuple[Rule[ReachedTable, HistoryFacts, MySqlTable], ...] = (
 
 def is_of_temporary_tables(statement: LoggedStatement, _: HistoryFacts) -> MySqlVerdict | None:
     """Ignore CREATE and DROP TEMPORARY TABLE, and other statements about a temporary table."""
-    return proofs.OF_TEMPORARY if statement.of_temporary else None
+    return reasons.OF_TEMPORARY if statement.of_temporary else None
 
 
 def has_unreadable_names(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
@@ -142,7 +141,7 @@ def names_nothing_captured(statement: LoggedStatement, facts: HistoryFacts) -> M
     affected, tables, shadows = statement.affected, facts.tables, facts.tools.shadows
     drops_tables = any(shadows.holds(db) or any(t.db == db for t in tables) for db in affected.databases)
     named = statement.captured or statement.tools or affected.defaults or drops_tables
-    return None if named else proofs.NAMES_NONE
+    return None if named else reasons.NAMES_NONE
 
 
 def repairs(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
@@ -151,7 +150,7 @@ def repairs(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | N
         return None
     repaired = tuple(table for table in statement.captured if facts.server.repairs(table))
     if not repaired:
-        return proofs.REPAIRS_NONE if statement.captured else proofs.OF_A_TOOL
+        return reasons.REPAIRS_NONE if statement.captured else reasons.OF_A_TOOL
     of_repaired = replace(statement, affected=replace(statement.affected, tables=repaired))
     return of_repaired.refused(facts, _REPAIRED, again=True)
 
@@ -162,7 +161,7 @@ def may_mean_a_temporary_table(statement: LoggedStatement, facts: HistoryFacts) 
     if doubt is None:
         return None
     facts.tools.doubt(statement.tools, doubt)
-    return statement.refused(facts, doubt, again=True) if statement.captured else proofs.OF_A_TOOL
+    return statement.refused(facts, doubt, again=True) if statement.captured else reasons.OF_A_TOOL
 
 
 def adds_an_unlogged_cascade(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
@@ -185,7 +184,7 @@ def has_an_unknown_session(statement: LoggedStatement, facts: HistoryFacts) -> M
         return None
     why = f"its event has {unknown}, which this version does not know"
     facts.tools.doubt(statement.tools, why)
-    return asked_of_server(statement, facts, why, statement.captured) if statement.captured else proofs.OF_A_TOOL
+    return asked_of_server(statement, facts, why, statement.captured) if statement.captured else reasons.OF_A_TOOL
 
 
 def is_not_understood(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
@@ -198,7 +197,7 @@ def is_not_understood(statement: LoggedStatement, facts: HistoryFacts) -> MySqlV
         return statement.refused(facts, parsed.reason, again=True)
     if statement.captured or not statement.tools:
         return asked_of_server(statement, facts, parsed.reason, statement.captured)
-    return proofs.OF_A_TOOL
+    return reasons.OF_A_TOOL
 
 
 #: The rules for every statement except changes of rows, asked in this order.

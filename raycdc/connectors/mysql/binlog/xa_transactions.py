@@ -21,13 +21,12 @@ from itertools import islice
 import msgpack
 
 from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog.event_loops import Q_COMMIT, Q_XA_START
 from raycdc.connectors.mysql.binlog.events import parse_query
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
-from raycdc.connectors.mysql.binlog.query_loops import Q_COMMIT, Q_XA_START
 from raycdc.connectors.mysql.binlog.tables.table_map import parse_table_map
 from raycdc.connectors.mysql.binlog.transaction_statements import rules_of, transaction_statement
-from raycdc.connectors.mysql.ddl.parse.statement_text import shown
-from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
+from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, shown, tokenize
 from raycdc.core.typed_codec import JsonObject, stored
 from raycdc.errors import CorruptLogError, DataError, StateError
 from raycdc.model import TableId
@@ -43,7 +42,7 @@ _COMMIT_WORD, _ROLLBACK_WORD = "COMMIT", "ROLLBACK"
 
 @dataclass(frozen=True, slots=True)
 class PreparedRows:
-    """Rows of one table, as `raycdc.connectors.mysql.binlog.xa.xa_rows.RowKeeper` keeps them.
+    """Rows of one table, as `raycdc.connectors.mysql.binlog.xa_rows.RowKeeper` keeps them.
 
     `version` is the table's version with which they were decoded. It is empty for a table that was parked at XA
     PREPARE: its rows are raw events. The `_seq` of decoded rows counts from the transaction's first row.

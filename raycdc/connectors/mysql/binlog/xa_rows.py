@@ -30,7 +30,7 @@ from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, LogItem
 from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapPlans, SchemaMismatchReports
-from raycdc.connectors.mysql.binlog.xa.xa_transactions import (
+from raycdc.connectors.mysql.binlog.xa_transactions import (
     Committing,
     Counting,
     PreparedRows,

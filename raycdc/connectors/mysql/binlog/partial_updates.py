@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from raycdc.connectors.mysql.binlog.event_types import EventEnds
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES, PARTIAL_UPDATE_ROWS, TABLE_MAP
-from raycdc.connectors.mysql.binlog.partial.json_diff_loops import KEY_BYTES, LEVELS_SHAPE
-from raycdc.connectors.mysql.binlog.partial.partial_update_loops import WHOLE_CORRUPT, WHOLE_NO_ROOM, whole_update
+from raycdc.connectors.mysql.binlog.json_diff_loops import KEY_BYTES, LEVELS_SHAPE
+from raycdc.connectors.mysql.binlog.partial_update_loops import WHOLE_CORRUPT, WHOLE_NO_ROOM, whole_update
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapPlans
 from raycdc.connectors.mysql.binlog.tables.plan import WirePlan
 from raycdc.errors import CorruptLogError, SchemaMismatchError

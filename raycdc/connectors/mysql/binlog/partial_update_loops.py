@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.connectors.mysql.binlog.partial.json_diff_loops import DIFF_CORRUPT, DIFF_NO_ROOM, REMOVE, apply_diff
+from raycdc.connectors.mysql.binlog.json_diff_loops import DIFF_CORRUPT, DIFF_NO_ROOM, REMOVE, apply_diff
 from raycdc.connectors.mysql.values.arena_loops import little_endian
 from raycdc.core.compiled import copy, helper, njit
 

@@ -31,7 +31,7 @@ from pymysql.constants import COMMAND, FIELD_TYPE, FLAG
 
 from raycdc.clients.mysql import address_of, asks_for_file, query, query_error, sane_answers
 from raycdc.connectors.mysql.binlog.tables.plan import Scratch
-from raycdc.connectors.mysql.snapshot.wire import resultset_loops as loops
+from raycdc.connectors.mysql.snapshot import resultset_loops as loops
 from raycdc.connectors.mysql.values import block_loops as blocks
 from raycdc.connectors.mysql.values.arena_loops import (
     COLUMN_BOOLEAN,

@@ -1,1 +1,0 @@
-"""Completes updates that log JSON values as differences."""

@@ -1,1 +1,0 @@
-"""XA transactions: their rows are decoded at XA PREPARE, and emitted at XA COMMIT."""

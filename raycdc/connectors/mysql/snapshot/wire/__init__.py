@@ -1,1 +1,0 @@
-"""Reads result sets of the binary protocol into Arrow."""

@@ -1,1 +1,1 @@
-"""Private servers with a small shop in them, for ``raycdc demo``, ``raycdc sandbox`` and ``raycdc bench splits``."""
+"""Private servers with a small sample shop, for ``raycdc demo``, ``raycdc sandbox`` and ``raycdc bench splits``."""

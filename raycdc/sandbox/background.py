@@ -1,4 +1,4 @@
-"""Work beside a test: a step again and again in a thread, whose error is an error of the test."""
+"""Repeats a step in a thread during a test or a demo; an error of the step is raised at its end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-#: A step that takes longer than this does not end any more.
+#: A step that takes longer than this counts as hanging.
 _ENDS_WITHIN_S = 60.0
 
 
 @contextmanager
 def again_and_again(step: Callable[[], object], *, pause_s: float = 0.0) -> Iterator[None]:
-    """Call `step` in a thread, `pause_s` before each time, while the block runs. An error there is raised at the end of
-    the block, or told with the block's own.
+    """Call `step` repeatedly in a thread while the block runs, with `pause_s` before each call.
+
+    An error of `step` is raised at the end of the block, or added to the block's own error.
     """
     ended = threading.Event()
     errors: list[BaseException] = []

@@ -1,11 +1,11 @@
-"""One folder for everything that is downloaded or prepared once: server binaries, initialised data folders, jars.
+"""A folder for files that are downloaded or prepared once: server binaries, initialised data folders, jars.
 
-Called by the server classes and by ``make setup``. *Invariant*: an entry either exists complete or not at all; it is
-built beside its final name under a lock and renamed, so that several processes may ask for it at once and a killed
-build leaves nothing that looks finished.
+Called by the server classes and by ``make setup``. *Invariant*: an entry either exists complete or not at all. It is
+built under another name, with a lock, and then renamed. So several processes may request it at the same time, and a
+killed build leaves no entry.
 
-Jars by coordinates with classifiers (a project's tests, say), through the Ivy inside Spark; Spark's own way to it
-takes none.
+Jars by coordinates with classifiers (for example a project's tests) are fetched by the Ivy inside Spark, because
+Spark's own interface takes no classifiers.
 
 A coordinate is ``group:name:version`` or ``group:name:version:classifier``; with ``+`` at its end the jars that it
 depends on come, too. Each jar must have its hash of `raycdc.spark.artifacts`; ``python -m raycdc.sandbox.cache
@@ -30,7 +30,9 @@ from raycdc.spark.artifacts import ArtifactError, java_command, verify
 
 
 def cache_dir() -> Path:
-    """The cache folder: ``$RAYCDC_CACHE``, else ``$XDG_CACHE_HOME/raycdc``, else ``~/.cache/raycdc``; made."""
+    """Return the cache folder, which is created if needed: ``$RAYCDC_CACHE``, else ``$XDG_CACHE_HOME/raycdc``, else
+    ``~/.cache/raycdc``.
+    """
     configured = os.environ.get("RAYCDC_CACHE")
     folder = Path(configured) if configured else user_cache()
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +41,10 @@ def cache_dir() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold the cache's lock called `name`; blocks while another process holds it, freed by the kernel at exit."""
+    """Hold the cache's lock `name` within the block.
+
+    Blocks while another process has it; the kernel frees it at exit.
+    """
     path = cache_dir() / f"{name}.lock"
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -47,7 +52,10 @@ def locked(name: str) -> Iterator[None]:
 
 
 def build_once(name: str, build: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache, built by ``build(folder)`` if it is not there. Blocks while others build it."""
+    """Return the folder `name` of the cache; if it does not exist, build it by ``build(folder)``.
+
+    Blocks while another process builds it.
+    """
     final = cache_dir() / name
     if final.is_dir():
         return final
@@ -71,7 +79,7 @@ _LOG_LINES = 25
 def fetch_exactly(into: Path, coordinates: Sequence[str]) -> list[Path]:
     """Put these jars into the folder `into`. Downloads; blocks up to minutes.
 
-    Raises `ArtifactError` if one cannot be had, or is another one than it should be.
+    Raises `ArtifactError` if one cannot be downloaded, or has another hash than expected.
     """
     jars = _retrieved(into, coordinates)
     verify(jars)
@@ -105,7 +113,7 @@ def _retrieved(into: Path, coordinates: Sequence[str]) -> list[Path]:
 
 
 def _described(coordinates: Sequence[str]) -> str:
-    """The coordinates as a module of Ivy's that depends on them."""
+    """Return an Ivy module that depends on the coordinates."""
     classifiers: dict[tuple[str, str, str], list[str]] = {}
     whole: set[tuple[str, str, str]] = set()
     for text in coordinates:
@@ -127,7 +135,7 @@ def _described(coordinates: Sequence[str]) -> str:
 
 
 def main(coordinates: Sequence[str]) -> int:
-    """Print the hashes of the jars, as ``artifacts.lock`` has them."""
+    """Print the hashes of the jars in the form of ``artifacts.lock``."""
     with tempfile.TemporaryDirectory(prefix="raycdc-jars-") as folder:
         for jar in _retrieved(Path(folder), coordinates):
             with jar.open("rb") as file:

@@ -1,20 +1,18 @@
-"""Whether a sink holds what the source holds: counts and checksums over all columns, computed from Arrow on both sides.
+"""Compares a sink with its source: by counts and checksums over all columns, computed from Arrow on both sides.
 
 Called by ``raycdc demo`` and by the kill and end-to-end tests. The source is read with plain SQL through pymysql, never
 through raycdc's own connector, so that a fault of the connector cannot hide itself.
 
-Order-independent checksums of Arrow tables, and the rows in which two of them differ.
+Checksums of Arrow tables do not depend on the order of rows, and differing rows can be listed.
 
-Called by `compare` and the kill tests. *Contract*: two tables have equal `ServerChecksum`s when they hold the same rows
-the same number of times, whatever the order; every column takes part, each value in an exact text (floats by their
-shortest round-trip form, instants as microseconds). The sum of 128-bit row hashes is what tells multisets apart: an
-exclusive-or would not see a row that is there twice.
+*Contract*: two tables have equal `ServerChecksum`s if they have the same rows the same number of times, in any order; every column takes part, each value in an exact text (floats by their
+shortest round-trip form, instants as microseconds). Row hashes of 128 bits are added, because an exclusive-or would
+ignore a row that occurs twice.
 
-Whether a changelog is one: each change once, each before-image what the last change of its key left behind.
-
-Called by the kill tests on what a changelog sink holds. The rows must come with the metadata columns of
-`raycdc.model.batch`. This is the strictest thing that can be asked of the hand-off between snapshot and log; an upsert
-sink forgives what this does not.
+A changelog is checked, too: each change must occur once, and each before-image must equal the last after-image of its
+key. The kill tests do this with the rows of a changelog sink, which must have the metadata columns of
+`raycdc.model.batch`. This is the strictest check of the hand-off between snapshot and log, because an upsert sink hides
+repeated changes.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ _NULL = b"\xff"
 
 @dataclass(frozen=True, slots=True)
 class ServerChecksum:
-    """Number of rows and the sum of their hashes modulo 2^128."""
+    """The number of rows, and the sum of their hashes modulo 2^128."""
 
     rows: int
     digest: int
@@ -53,7 +51,7 @@ class ServerChecksum:
 
 
 def checksum(table: pa.Table) -> ServerChecksum:
-    """The checksum of all columns, in the table's column order. Costs about a microsecond a row."""
+    """Return the checksum of all columns, in the table's column order. Takes about a microsecond per row."""
     total = 0
     for row in row_bytes(table):
         total += int.from_bytes(hashlib.blake2b(row, digest_size=_HASH_BYTES).digest(), "big")
@@ -61,9 +59,9 @@ def checksum(table: pa.Table) -> ServerChecksum:
 
 
 def differing_rows(left: pa.Table, right: pa.Table, *, limit: int = 5) -> tuple[list[str], list[str]]:
-    """Up to `limit` rows that only `left` holds, and that only `right` holds, as text.
+    """Return up to `limit` rows that only `left` has, and up to `limit` rows that only `right` has, as text.
 
-    A row counts as often as it is there.
+    A row that occurs several times counts several times.
     """
     counts_left, counts_right = Counter(row_bytes(left)), Counter(row_bytes(right))
     only_left, only_right = counts_left - counts_right, counts_right - counts_left
@@ -71,7 +69,7 @@ def differing_rows(left: pa.Table, right: pa.Table, *, limit: int = 5) -> tuple[
 
 
 def row_bytes(table: pa.Table) -> Iterator[bytes]:
-    """Each row as bytes that are equal exactly when all its values are: ``length:value`` per column."""
+    """Return each row as bytes that are equal if and only if all values are equal: ``length:value`` per column."""
     for batch in table.to_batches():
         if batch.num_columns == 0 or batch.num_rows == 0:
             continue
@@ -114,7 +112,7 @@ def _show(table: pa.Table, wanted: Counter[bytes], limit: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TableDifference:
-    """One table, both sides. `problems` is empty exactly when they are equal."""
+    """The comparison of one table. `problems` is empty if and only if both sides are equal."""
 
     table: str
     source: ServerChecksum
@@ -123,12 +121,12 @@ class TableDifference:
 
     @property
     def equal(self) -> bool:
-        """Return True if both have the same columns and the same rows, each equally often."""
+        """Return True if both sides have the same columns and the same rows, each equally often."""
         return not self.problems
 
 
 def compare_table(connection: Any, database: str, table: str, held: pa.Table) -> TableDifference:
-    """Compare `held` (what the sink holds, the table's own columns only) with ``database.table`` at the source."""
+    """Compare `held`, the sink's rows with the table's own columns only, with ``database.table`` at the source."""
     names = [row[0] for row in _columns(connection, database, table)]
     problems: list[str] = []
     if list(held.column_names) != names:
@@ -146,21 +144,21 @@ def compare_table(connection: Any, database: str, table: str, held: pa.Table) ->
 
 
 def compare_lake(connection: Any, lake: Path, tables: Sequence[tuple[str, str]]) -> list[TableDifference]:
-    """`compare_table` for Delta tables in ``lake/DATABASE/TABLE`` (upsert mode)."""
+    """Compare the Delta tables in ``lake/DATABASE/TABLE`` (upsert mode) with the source."""
     return [
         compare_table(connection, database, table, read_delta(lake / database / table)) for database, table in tables
     ]
 
 
 def read_delta(path: Path) -> pa.Table:
-    """All rows of a Delta table, read by delta-rs; an empty table without columns when there is none yet."""
+    """Return all rows of a Delta table, read by delta-rs; an empty table without columns if there is no table yet."""
     if not DeltaTable.is_deltatable(str(path)):
         return pa.table({})
     return pa.table(DeltaTable(str(path)).to_pyarrow_table())
 
 
 def read_source(connection: Any, database: str, table: str, *, like: pa.Schema) -> pa.Table:
-    """The rows of a table as Arrow columns of the types in `like`, in the order of `like`'s columns."""
+    """Return the rows of a table as Arrow columns, with the types and the order of the columns in `like`."""
     selected = [
         (name, expression)
         for name, data_type in _columns(connection, database, table)
@@ -193,21 +191,21 @@ def _columns(connection: Any, database: str, table: str) -> list[tuple[str, str]
 
 
 def _expression(name: str, data_type: str) -> str:
-    """The select list with which the text protocol loses nothing."""
+    """Return an expression of the select list whose text has the exact value of the column."""
     column = f"`{name.replace('`', '``')}`"
     match data_type:
         case "float":
-            return f"{column} + 0e0"  # printed as FLOAT it would have six digits
+            return f"{column} + 0e0"  # Printed as FLOAT, the value would have only six digits.
         case "bit" | "year":
             return f"{column} + 0"
         case "time":
-            return f"CAST({column} AS CHAR)"  # a duration, beyond what Python's time holds
+            return f"CAST({column} AS CHAR)"  # The value is a duration, which may exceed the range of Python's time.
         case _:
             return column
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """A value of pymysql as pyarrow takes it for a column of `kind`."""
+    """Convert a value of pymysql to one that pyarrow accepts for a column of `kind`."""
     match value:
         case None:
             return None
@@ -231,7 +229,7 @@ Row = Mapping[str, Any]
 
 
 def read_changelog(path: Path, sink: str) -> list[dict[str, Any]]:
-    """The rows of a changelog target folder of a `delta`, `parquet` or `jsonl` sink, in no particular order."""
+    """Return the rows of a changelog target folder of a `delta`, `parquet` or `jsonl` sink, in no particular order."""
     match sink:
         case "delta":
             return _dicts(read_delta(path))
@@ -247,7 +245,7 @@ def read_changelog(path: Path, sink: str) -> list[dict[str, Any]]:
 def check_changelog(
     rows: Iterable[Row], key: Sequence[str], *, added_columns: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Errors of a table's changelog, at most ten findings; empty when there are none.
+    """Return the errors of a table's changelog, at most ten; empty if there are none.
 
     Per key and in the order of `_seq`: an insert (or the after-half of an update) only where there is no row, a delete
     (or the before-half) only where there is one and with exactly its values. Per log row: (`_pos`, `_op`) once.
@@ -271,7 +269,7 @@ def check_changelog(
 
 
 def final_rows(rows: Iterable[Row], key: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """The table that a changelog adds up to; `schema` is that of the table's own columns."""
+    """Return the table that results from a changelog. `schema` has the table's own columns."""
     present: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda each: int(each["_seq"])):
         _advance(present, row, key, {})
@@ -319,7 +317,7 @@ def _dicts(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _visible(path: Path, suffix: str) -> list[Path]:
-    """The committed files: those whose path has no part that starts with a dot or an underscore."""
+    """Return the committed files: those without a part of their path that starts with a dot or an underscore."""
     return sorted(
         file
         for file in path.rglob(f"*{suffix}")

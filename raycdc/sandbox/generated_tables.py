@@ -1,4 +1,5 @@
-"""Tables that differ in their keys, filled by their server itself: what strategies of cutting are compared on.
+"""Generated tables with different kinds of keys, for comparing strategies that cut a snapshot. The server fills them
+itself.
 
 | name | its key |
 |---|---|
@@ -41,10 +42,10 @@ KEYS: dict[str, tuple[str, str]] = {
 }
 COLLECTION = "collection"
 NAMES = (*KEYS, COLLECTION)
-#: The private MongoDB looks through a whole collection for each chunk, so that more would take minutes.
+#: The emulated MongoDB scans a whole collection for each chunk, so more documents would take minutes.
 DOCUMENTS_MAX = 20_000
 DATABASE = "bench"
-#: Of a large and of a small document, so that a chunk of a MiB has some hundreds of them.
+#: The bytes of a large and of a small document, with which a chunk of a MiB has some hundreds of them.
 _DOCUMENT_CHARACTERS = (4000, 400)
 
 
@@ -52,8 +53,9 @@ _DOCUMENT_CHARACTERS = (4000, 400)
 def generated_tables(
     names: Sequence[str], rows: int, *, mysql: bool, on_progress: Callable[[str], None]
 ) -> Iterator[int]:
-    """A private MariaDB, or MySQL 8.0, with these tables of so many rows each; the port. ``root`` has the password
-    ``root``. `on_progress` hears what is being done.
+    """Run a private MariaDB, or MySQL 8.0, with these tables, each of this many rows; yield its port.
+
+    ``root`` has the password ``root``. `on_progress` is called with each step.
     """
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G"}
     on_progress(f"starting a private {'MySQL' if mysql else 'MariaDB'}")
@@ -72,8 +74,10 @@ def generated_tables(
 
 @contextlib.contextmanager
 def generated_collection(documents: int, *, on_progress: Callable[[str], None]) -> Iterator[str]:
-    """A private MongoDB with the collection; its URI. It knows no cluster: for ``sharded``, the bounds of a cluster's
-    chunks are written where a cluster keeps them.
+    """Run a private MongoDB with the collection; yield its URI.
+
+    It is no sharded cluster: for ``sharded``, the bounds of a cluster's chunks are written to the collections in which
+    a cluster keeps them.
     """
     on_progress("starting a private MongoDB")
     with MongoDbServer() as server:
@@ -91,12 +95,12 @@ def generated_collection(documents: int, *, on_progress: Callable[[str], None]) 
 
 
 def connect(port: int, user: str = "root", password: str = "root") -> Connection[Any]:
-    """A plain connection to a private server."""
+    """Return a plain connection to a private server."""
     return pymysql.connect(host="127.0.0.1", port=port, user=user, password=password, autocommit=True)
 
 
 def prepare(connection: Connection[Any]) -> None:
-    """An empty database with a table of the numbers 0 to 9999."""
+    """Create an empty database with a table of the numbers 0 to 9999."""
     with connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"DROP DATABASE IF EXISTS {DATABASE}")

@@ -1,13 +1,13 @@
-"""A small shop as a database: customers, products, orders, in a mix of column types, filled by the server itself.
+"""A sample database, a small shop: customers, products and orders, with many column types, filled by the server itself.
 
-Used by ``raycdc demo`` and by the tests that need data with some meaning. The content depends on the row numbers only,
-so that two shops of one size are equal.
+Used by ``raycdc demo`` and by tests that need realistic data. The content depends only on the row numbers, so two shops
+of the same size are equal.
 
-A seeded workload on the shop: the traffic under which snapshot and log must agree.
+A workload with a seed changes the shop while snapshot and log are read.
 
-Used by ``raycdc demo`` and the kill tests. One connection, one transaction per `step`; the same seed on the same shop
-makes the same statements. *Contract*: a stated share of the row operations falls into the key range that `hot` names,
-so that a test can aim at the chunk that is being read.
+Used by ``raycdc demo`` and the kill tests. It has one connection, and makes one transaction per `step`; the same seed
+on the same shop makes the same statements. *Contract*: a given fraction of the row operations is in the key range `hot`, so that a test
+can change the chunk that is being read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CREATE TABLE orders (
 )
 """
 
-#: One statement per table: `n` counts from 1. CRC32 spreads values without repeating a pattern.
+#: One statement per table; `n` counts from 1. CRC32 spreads values without a repeating pattern.
 _ROWS = {
     "customers": """
 INSERT INTO customers (email, name, tier, interests, credit, born, newsletter, note, created_at)
@@ -92,7 +92,7 @@ FROM """,
 
 @dataclass(frozen=True, slots=True)
 class ShopSize:
-    """Rows per table."""
+    """The number of rows of each table."""
 
     customers: int = 20_000
     products: int = 2_000
@@ -100,12 +100,12 @@ class ShopSize:
 
     @property
     def rows(self) -> int:
-        """Rows in all tables."""
+        """Return the number of rows in all tables."""
         return self.customers + self.products + self.orders
 
 
 def create_shop(connection: Any, database: str = "shop", size: ShopSize = ShopSize()) -> None:
-    """Make the database and fill it; a few seconds for the default size. The database must not exist."""
+    """Create the database and fill it; takes a few seconds with the default size. The database must not exist."""
     with connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE `{database}` DEFAULT CHARACTER SET utf8mb4")
         cursor.execute(f"USE `{database}`")
@@ -120,7 +120,7 @@ def create_shop(connection: Any, database: str = "shop", size: ShopSize = ShopSi
 
 
 def _numbers(count: int) -> str:
-    """A subquery with the column `n` from 1 to `count`, on any version of either server."""
+    """Return a subquery with the column `n` from 1 to `count`, for any version of either server."""
     digits = "(SELECT 0 d" + "".join(f" UNION ALL SELECT {digit}" for digit in range(1, 10)) + ")"
     places = len(str(count))
     value = " + ".join(f"{10**index} * d{index}.d" for index in range(places))
@@ -128,21 +128,21 @@ def _numbers(count: int) -> str:
     return f"(SELECT 1 + {value} AS n FROM {sources}) numbers WHERE n <= {count} ORDER BY n"
 
 
-#: Key updates give negative keys, a block per seed: AUTO_INCREMENT of MariaDB follows larger ones and would meet them.
+#: Updates of keys give negative keys, in a block per seed: AUTO_INCREMENT of MariaDB would continue after larger keys.
 _MOVED_KEYS = 1_000_000
 _BURST_ROWS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class HotRange:
-    """Keys of ``orders`` from `low` to `high`, both included."""
+    """The keys of ``orders`` from `low` to `high`, inclusive."""
 
     low: int
     high: int
 
 
 class ShopWorkload:
-    """See the module's docstring. Use from one thread; `counts` may be read from any."""
+    """Changes the shop; see the module's docstring. Used by one thread; any thread may read `counts`."""
 
     def __init__(
         self,
@@ -163,11 +163,11 @@ class ShopWorkload:
         self._hot_fraction = hot_fraction
         self._moved = -_MOVED_KEYS * (1 + seed % 1000)
         self._points_added = False
-        #: Transactions by kind, and statements' rows by ``insert``, ``update``, ``delete``.
+        #: The number of transactions by kind, and of rows by ``insert``, ``update`` and ``delete``.
         self.counts: Counter[str] = Counter()
 
     def step(self) -> str:
-        """Make one transaction; returns its kind. Raises the server's errors."""
+        """Make one transaction; return its kind. Raises the server's errors."""
         kinds: list[tuple[int, Callable[[Any], None]]] = [
             (30, self._insert_orders),
             (30, self._change_order),
@@ -199,7 +199,7 @@ class ShopWorkload:
 
     @contextmanager
     def running(self, *, pause_s: float) -> Iterator[ShopWorkload]:
-        """`run` in a thread of its own while the block runs; over when the block is."""
+        """Call `run` in a separate thread while the block runs."""
         stop = threading.Event()
         thread = threading.Thread(target=self.run, args=(stop,), kwargs={"pause_s": pause_s}, daemon=True)
         thread.start()
@@ -251,7 +251,9 @@ class ShopWorkload:
         self._update(cursor, "UPDATE orders SET id = %s WHERE id = %s", (self._moved, self._order()))
 
     def _buy(self, cursor: Any) -> None:
-        """An order, a payment and less stock: three tables, one transaction, one row touched twice."""
+        """Insert an order and a payment, and reduce the stock: three tables in one transaction, one row
+        changed twice.
+        """
         self._insert_order(cursor)
         order = cursor.lastrowid
         self._update(cursor, "UPDATE products SET stock = stock - 1 WHERE id = %s", (self._product(),))

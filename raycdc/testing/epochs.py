@@ -1,4 +1,4 @@
-"""Scripted epochs: sealed epochs with real segments and no source, for tests of everything behind the manifest.
+"""Scripted epochs: sealed epochs with real segments but without a source, for tests of the stages after the manifest.
 
 `EpochScript` plays reader and coordinator: it writes changes of a table as segments, seals manifests into a real
 store, and knows what an upsert target and a changelog target must hold afterwards.
@@ -24,14 +24,14 @@ from raycdc.state.opaque import EnumeratorState, Position, SealedSplit
 from raycdc.state.store import CheckpointStore
 
 Row = dict[str, Any]
-#: A kind of row, and the row.
+#: The kind of a row, and the row.
 Change = tuple[str, Row]
-#: Rows of a segment.
+#: The number of rows of a segment.
 Written = list[tuple[RowKind, Row]]
 
 
 def simple_schema() -> TableSchema:
-    """``id BIGINT PRIMARY KEY, name VARCHAR, qty INT``."""
+    """Return the schema ``id BIGINT PRIMARY KEY, name VARCHAR, qty INT``."""
     return TableSchema(
         (
             Column("id", LogicalType(TypeKind.INT64), nullable=False),
@@ -60,13 +60,13 @@ class ScriptedTable:
         return tuple(row[name] for name in self.schema.primary_key)
 
     def read(self, rows: Sequence[Row]) -> None:
-        """Snapshot rows of the epoch being written."""
+        """Add snapshot rows of the epoch that is being written."""
         for row in rows:
             self._emit(self.snapshot, RowKind.INSERT, row)
             self.rows[self.key(row)] = row
 
     def read_again(self, *keys: tuple[Any, ...]) -> None:
-        """Rows of a backfill in the epoch being written; to be called before the log's changes of it."""
+        """Add rows of a backfill to the epoch that is being written. Called before the log's changes of this epoch."""
         self.again += [(RowKind.INSERT, dict(self.rows[key])) for key in keys]
 
     def insert(self, row: Row) -> None:
@@ -88,7 +88,7 @@ class ScriptedTable:
         self.rows.clear()
 
     def contents(self) -> list[Row]:
-        """The rows that an upsert target must hold, in key order."""
+        """Return the rows that an upsert target must have, in key order."""
         return [self.rows[key] for key in sorted(self.rows)]
 
     def _emit(self, into: list[tuple[RowKind, Row]], kind: RowKind, row: Row) -> None:
@@ -97,7 +97,7 @@ class ScriptedTable:
 
 
 class EpochScript:
-    """See the module's docstring. `seal` writes what the tables did since the last seal as one epoch."""
+    """Seals scripted epochs; see the module's docstring. `seal` writes the changes since the last seal as one epoch."""
 
     def __init__(self, store: CheckpointStore, *, node: str = STATE_NODE, flight: str = "", seed: int = 0) -> None:
         self.store = store
@@ -108,15 +108,17 @@ class EpochScript:
         self._flight = flight
 
     def table(self, name: str, schema: TableSchema | None = None) -> ScriptedTable:
-        """The table called `name`, made with `schema` (default: `simple_schema`) when it is new."""
+        """Return the table called `name`; a new one is created with `schema` (default: `simple_schema`)."""
         table_id = TableId.parse(name)
         if table_id not in self.tables:
             self.tables[table_id] = ScriptedTable(table_id, schema or simple_schema())
         return self.tables[table_id]
 
     def seal(self, *, final: bool = False, incarnations: Mapping[str, int] | None = None) -> Manifest:
-        """Write the segments of all tables that changed, and the manifest. With `incarnations`, as a source with a log
-        does: which beginning each table has is in the log's state.
+        """Write the segments of all tables that changed, and the manifest.
+
+        With `incarnations`, the state of the log has the number of each table's snapshot, as with a source that has a
+        log.
         """
         epoch = self.store.next_epoch()
         segments: list[Segment] = []
@@ -150,7 +152,7 @@ class EpochScript:
         return manifest
 
     def random_epoch(self, *, operations: int, keys: int = 50) -> None:
-        """Some inserts, updates (of keys too) and deletes on every table."""
+        """Make some inserts, updates (also of keys) and deletes on every table."""
         for table in self.tables.values():
             for number in range(operations):
                 key = (self.random.randrange(keys),)

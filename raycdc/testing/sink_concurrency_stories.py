@@ -1,5 +1,5 @@
-"""Stories of targets that others touch, which every sink must pass: what they do is noticed before a row is lost, or it
-is harmless.
+"""Stories of targets that other writers change, which every sink must pass: a change is noticed before a row is lost,
+or is harmless.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raycdc.testing.sink_stories import SinkStories, write
 
 
 class ConcurrentWriterStories(SinkStories):
-    """See the module's docstring."""
+    """Tests with concurrent writers; see the module's docstring."""
 
     def test_a_foreign_target_is_refused(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
@@ -81,7 +81,7 @@ class ConcurrentWriterStories(SinkStories):
         assert list(play.parked()) == [str(play.orders.id)], "the table whose target was restored is parked alone"
         reported = play.parked()[str(play.orders.id)].casefold()
         if sink.writes[0] != UPSERT or "delete" in reported or "drop" in reported:
-            # Rows of a changelog would stay; and some are to be deleted before, as their messages say.
+            # Rows of a changelog would stay. Some targets need deletions first, as their messages say.
             self.lose(play.folder, play.orders.id)
         play.resnapshot(play.orders)
         play.run(sink, parking=ParkingPolicy())
@@ -139,7 +139,7 @@ class ConcurrentWriterStories(SinkStories):
         play.restart()
         self._check(play)
         after = {row["id"]: row["note"] for row in self.rows(play.folder, play.orders.id)}
-        # A row that was deleted and inserted again is another one.
+        # A row that was deleted and inserted again counts as another row.
         kept = {key: note for key, note in after.items() if note is not None}
         assert kept, "the values that somebody else gave a column of theirs are gone"
         assert kept.items() <= before.items()

@@ -8,12 +8,12 @@ A test module of a sink of your own has::
         def lose(self, folder, target): ...
         def occupy(self, folder, target): ...
 
-and pytest plays each ``test_…`` below in a folder of its own. A sink that fails none of them keeps an epoch exactly
-once as far as a single process can tell; what its store does at a power cut is the store's.
+and pytest plays each ``test_…`` below in a folder of its own. A sink that passes all of them stores each epoch exactly
+once, as far as a single process can test; the behaviour at a power cut depends on its store.
 
-`widen`, `back_up`, `alter`, `erase`, `rename`, `revoke`, `maintain` and `away` say how others do something to a target.
-Each is supplied, or `impossible` says why nobody can do that to a target of this sink; its story is skipped then, with
-that reason, and fails where neither is there. `raycdc.testing.sink_hooks` is the page of all hooks.
+`widen`, `back_up`, `alter`, `erase`, `rename`, `revoke`, `maintain` and `away` are operations of other users on a
+target. Each is supplied, or `impossible` has the reason why it cannot be done to a target of this sink. Then its story
+is skipped with that reason; if neither is given, the story fails. `raycdc.testing.sink_hooks` describes all hooks.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ from raycdc.testing.sink_epoch_stories import EpochStories
 
 
 class SinkConformance(EpochStories, ConcurrentWriterStories):
-    """See the module's docstring."""
+    """The base class for the tests of a sink; see the module's docstring."""

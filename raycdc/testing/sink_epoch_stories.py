@@ -15,7 +15,7 @@ from raycdc.segments.tasks import ResultT, StageTask
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE
 from raycdc.testing.sink_stories import SinkStories, progress, write
 
-#: Where a run is stopped by an error: each is reached by the epoch loop, ``in_commit`` by the sink's own verb.
+#: The failpoints where a run is stopped by an error. The epoch loop reaches each; the sink reaches ``in_commit``.
 POINTS = (
     "before_stage",
     "after_stage",
@@ -29,7 +29,7 @@ POINTS = (
 
 
 class EpochStories(SinkStories):
-    """See the module's docstring."""
+    """Tests of epochs; see the module's docstring."""
 
     def test_every_change_is_there_once(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
@@ -98,7 +98,7 @@ class EpochStories(SinkStories):
         before = {table.id: self.rows(play.folder, table.id) for table in (play.orders, play.items)}
         for work in late:
             self._is_refused(partial(asleep.commit, work, staged[work.target]))
-        # An epoch that nobody has written yet is not the old driver's to write.
+        # The old driver must not write an epoch that was not written yet.
         play.epochs(1)
         for work in play.commits(3, generation=play.script.generation - 1):
             self._is_refused(partial(write, asleep, work), always=True)

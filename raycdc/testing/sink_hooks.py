@@ -1,6 +1,7 @@
-"""What a test of a sink supplies for `raycdc.testing.SinkConformance`: how others see its targets, and touch them.
+"""The hooks that a test of a sink supplies for `raycdc.testing.SinkConformance`: how other users read and change its
+targets.
 
-Called by the stories, each in a folder of its own in which all targets lie, or which says where they do.
+The stories call them, each with its own folder, which contains all targets or describes their location.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ from raycdc.testing.epochs import Change, Row, ScriptedTable
 
 
 class SinkHooks(ABC):
-    """See the module's docstring. A hook with a default need not be supplied where nobody can do such a thing to a
-    target, if `impossible` says why.
+    """The hooks of a sink's test.
+
+    A hook with a default may be left out if the operation is not possible for this target; then `impossible` has the
+    reason.
     """
 
-    #: The hooks that are not supplied, by name, each with the reason, which the skipped story shows; ``replace`` stands
-    #: for that of ``pipeline.on_existing``.
+    #: The hooks that are not supplied, by name, with the reason that the skipped story shows; ``replace`` stands for
+    #: that of ``pipeline.on_existing``.
     impossible: ClassVar[Mapping[str, str]] = {}
-    #: Whether a changelog keeps the order of all changes; else of those of one key.
+    #: True if a changelog keeps the order of all changes, False if only the order of those of one key.
     keeps_order: ClassVar[bool] = True
-    #: The types of changes that the stories spare the targets, as ``pipeline.exclude_schema_changes`` does.
+    #: The types of schema changes that the stories leave out, as with ``pipeline.exclude_schema_changes``.
     left_out: ClassVar[frozenset[str]] = frozenset()
 
     def settings(self, folder: Path) -> dict[str, Any]:
-        """The sink's section of a configuration, with its ``type``, for a sink that an entry point names."""
+        """Return the sink's section of a configuration with its ``type``, for a sink with an entry point."""
         raise NotImplementedError("supply settings, or new_sink")
 
     def new_sink(self, folder: Path) -> Sink:
-        """A sink that was not opened."""
+        """Return a sink that is not open yet."""
         settings = self.settings(folder)
         plugin = load_plugin(PluginGroup.SINKS, settings["type"])
         sink: Sink = plugin.create(plugin.config(**settings))
@@ -50,8 +53,10 @@ class SinkHooks(ABC):
 
     @abstractmethod
     def rows(self, folder: Path, target: TableId) -> list[Row]:
-        """The rows of `target` as its readers see them, as Python values by column; of a changelog with ``_op`` and
-        ``_seq`` as the sink writes them. None yet: an empty list.
+        """Return the rows of `target` as its readers see them, as Python values by column.
+
+        Rows of a changelog have ``_op`` and ``_seq`` as the sink writes them. A target without rows, or that does not
+        exist yet, gives an empty list.
         """
 
     @abstractmethod
@@ -63,26 +68,30 @@ class SinkHooks(ABC):
         """Put something of another user at `target`, with at least one row."""
 
     def changes(self, table: ScriptedTable) -> list[Change]:
-        """The changes of `table`, in order, as a changelog of this sink tells them: a kind of row, and the row."""
+        """Return the changes of `table` in order, in the form of this sink's changelog: the kind of each row, and the
+        row.
+        """
         return list(table.changelog)
 
-    # -- what others do to a target
+    # -- operations of other users on a target
 
     def widen(self, folder: Path, target: TableId) -> None:
-        """Add a column ``note`` to `target`, as somebody else might, and give all its rows a value there. Not where
-        rows are never updated.
+        """Add a column ``note`` to `target`, as another user might, and give all its rows a value there.
+
+        Not needed if rows are never updated.
         """
         raise NotImplementedError
 
     def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
-        """Copy `target` and the pipeline's record of it, as a backup does; the function brings both back. Not where an
-        older copy cannot be told from what people may do, such as taking files away.
+        """Copy `target` and the pipeline's record of it, as a backup does. The returned function restores both.
+
+        Not needed if an older copy cannot be told from permitted operations, such as the removal of files.
         """
         raise NotImplementedError
 
     def alter(self, folder: Path, target: TableId) -> None:
-        """Change `target` so that a row whose ``qty`` is `raycdc.testing.sink_play.LARGE` cannot be written to it: drop
-        the column, make it narrower, forbid such values.
+        """Change `target` so that a row whose ``qty`` is `raycdc.testing.sink_play.LARGE` cannot be written to it: for
+        example drop the column, make it narrower, or forbid such values.
         """
         raise NotImplementedError
 
@@ -91,27 +100,32 @@ class SinkHooks(ABC):
         raise NotImplementedError
 
     def rename(self, folder: Path, target: TableId, to: TableId) -> None:
-        """Call `target` `to`."""
+        """Rename `target` to `to`."""
         raise NotImplementedError
 
     def revoke(self, folder: Path, target: TableId) -> Callable[[], object]:
-        """Take from the sink's user the right to write to `target`, and to no other; the function gives it back."""
+        """Revoke the right of the sink's user to write to `target`, and only to it.
+
+        The returned function grants it again.
+        """
         raise NotImplementedError
 
     def maintain(self, folder: Path, target: TableId) -> None:
-        """Do to `target` what administrators may do to it at any time, as no row goes and every row still fits: an
-        index, a compaction, a vacuum, more partitions, a comment.
+        """Do to `target` what administrators may do at any time, because no row is lost and every row still fits.
+
+        For example create an index, compact or vacuum, add partitions or a comment.
         """
         raise NotImplementedError
 
     def unreachable(self, folder: Path) -> AbstractContextManager[object]:
-        """The store does not answer, or has no time, until the context ends, which another thread may do. Not for a
-        store that is as near as the pipeline's own state.
+        """Make the store unreachable or overloaded until the context ends, which another thread may do.
+
+        Not for a store on the same machine as the pipeline's state.
         """
         raise NotImplementedError
 
     def _need(self, hook: str) -> None:
-        """Skip the story where `hook` is `impossible`; an error where it is neither supplied nor that."""
+        """Skip the story if `hook` is `impossible`; raise an error if it is neither supplied nor impossible."""
         if (reason := self.impossible.get(hook)) is not None:
             raise SkipTest(f"{hook}: {reason}")
         own, default = getattr(type(self), hook, None), getattr(SinkHooks, hook, None)

@@ -1,4 +1,4 @@
-"""A pipeline without a source over a sink, which `raycdc.testing.SinkConformance` plays its stories with."""
+"""A pipeline without a source that writes into the sink, for the stories of `raycdc.testing.SinkConformance`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, ScriptedTable
 
-#: A value that is greater than any in the stories, except for rows that an altered target cannot hold.
+#: A value greater than all others in the stories, except for rows that an altered target cannot store.
 LARGE = 100_000
 
 
@@ -41,13 +41,13 @@ class Play:
         self.script = EpochScript(self.store)
         self.orders = self.script.table("shop.orders")
         self.items = self.script.table("shop.items")
-        #: How often each table began again.
+        #: The number of resnapshots of each table.
         self.incarnations = {str(table.id): 0 for table in (self.orders, self.items)}
 
     def sink(
         self, *, inspects: bool = False, run_tasks: TaskRunner = run_in_process, on_existing: str = "fail"
     ) -> Sink:
-        """A sink of a driver of its own, opened as a run opens it, or as ``raycdc check`` does."""
+        """Return a new driver's sink, opened as by a run, or as by ``raycdc check``."""
         sink = self._new_sink(self.folder)
         context = SinkContext(
             self.store.app_id,
@@ -71,8 +71,9 @@ class Play:
             self._seal(final=number == count - 1)
 
     def resnapshot(self, table: ScriptedTable) -> None:
-        """Seal epochs in which `table` is read from the start, as somebody asked for it: from there on its changelog is
-        what its target has, which is empty or gone.
+        """Seal epochs in which `table` is resnapshotted.
+
+        From then on the target, which is empty or was dropped, must have the table's changelog from the resnapshot on.
         """
         self.incarnations[str(table.id)] += 1
         table.changelog.clear()
@@ -83,18 +84,18 @@ class Play:
         self._seal(final=True)
 
     def large_epoch(self) -> None:
-        """Seal an epoch in which both tables get a row whose ``qty`` is `LARGE`, beside other changes."""
+        """Seal an epoch in which both tables get a row whose ``qty`` is `LARGE`, with other changes."""
         self.script.random_epoch(operations=12)
         for table in (self.orders, self.items):
             table.insert({"id": 500, "name": "large", "qty": LARGE})
         self._seal(final=True)
 
     def run(self, sink: Sink | None = None, *, parking: ParkingPolicy = NOTHING) -> None:
-        """Write everything that is sealed, and end. A refusal ends it, too, where `parking` parks no table."""
+        """Write all sealed epochs, and end. A refusal ends it, too, if `parking` parks no table."""
         self._loop(sink or self.sink(), parking).run()
 
     def restart(self, *, parking: ParkingPolicy = NOTHING) -> None:
-        """A new driver: the next generation, recovery, then everything that is sealed."""
+        """Run a new driver: the next generation, recovery, then all sealed epochs."""
         self.script.generation = self.store.generations.next()
         loop = self._loop(self.sink(), parking)
         loop.recover()
@@ -102,7 +103,7 @@ class Play:
             loop.run()
 
     def commits(self, epoch: int, *, generation: int = 0) -> list[TableCommit]:
-        """The shares of a sealed epoch, of the script's generation or another one."""
+        """Return the table commits of a sealed epoch, of the script's generation or another one."""
         manifest = self.store.manifest(epoch)
         return [
             TableCommit(
@@ -119,7 +120,7 @@ class Play:
         ]
 
     def parked(self) -> dict[str, str]:
-        """The tables that the newest record says are parked, each with its reason for people."""
+        """Return the tables that are parked in the newest record, with the reason for people."""
         record = self.store.last_commit()
         return {} if record is None else {name: entry.text for name, entry in record.parked.items()}
 

@@ -1,4 +1,4 @@
-"""What the stories of sinks have in common: a play that has begun, and what must be true at its end."""
+"""The common part of the stories of sinks: a play that has begun, and the checks at its end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from raycdc.testing.sink_play import Play
 
 
 class SinkStories(SinkHooks):
-    """Base of the stories. Each of them is a test, whose folder is pytest's."""
+    """Base of the stories. Each story is a test with its own temporary folder."""
 
     def _play(self, folder: Path) -> Play:
         return Play(folder, self.new_sink, left_out=self.left_out)
 
     def _touchable(self, folder: Path, runs: bool = True) -> tuple[Play, Sink]:
-        """A play whose targets have rows, and the sink that wrote them."""
+        """Return a play whose targets have rows, and the sink that wrote them."""
         play = self._play(folder / ("runs" if runs else "starts"))
         play.epochs(1)
         sink = play.sink()
@@ -30,8 +30,10 @@ class SinkStories(SinkHooks):
         return play, sink
 
     def _is_parked_alone(self, play: Play, sink: Sink | None, affected: TableId) -> None:
-        """Somebody touched the target of shop.orders, whose rows are now `affected`: in the running `sink`, or at the
-        next start, that table is parked by its name, and the other one goes on.
+        """Check that only the table of a target that another user changed is parked, and that the other table goes on.
+
+        The target is that of shop.orders, whose rows are now `affected`. The check is in the running `sink`, or at the
+        next start if there is no sink.
         """
         before = self._sorted(play, affected)
         play.large_epoch()
@@ -49,11 +51,11 @@ class SinkStories(SinkHooks):
             play.restart(parking=ParkingPolicy())
 
     def _sorted(self, play: Play, target: TableId) -> Sequence[object]:
-        """The rows of `target`: stores need not give them in an order."""
+        """Return the rows of `target`, sorted, because stores need not return them in order."""
         return sorted(self.rows(play.folder, target), key=repr)
 
     def _check(self, play: Play, *tables: ScriptedTable) -> None:
-        """Every target, or those of `tables`, hold exactly what their tables did."""
+        """Check that every target, or those of `tables`, have exactly the rows of their tables."""
         upsert = play.sink(inspects=True).writes[0] == UPSERT
         for table in tables or (play.orders, play.items):
             names = [column.name for column in table.schema.columns]
@@ -71,7 +73,7 @@ class SinkStories(SinkHooks):
 
     @staticmethod
     def _is_refused(late: Callable[[], None], *, always: bool = False) -> None:
-        """A driver that comes too late is told so, or, where there is nothing left to do, may do nothing."""
+        """Check that a driver that was replaced gets a `FencedError`, or does nothing if nothing is left to do."""
         try:
             late()
         except (FencedError, SinkError):
@@ -80,12 +82,12 @@ class SinkStories(SinkHooks):
 
 
 def write(sink: Sink, work: TableCommit) -> None:
-    """Stage and commit the share of one target."""
+    """Stage and commit the part of one target."""
     sink.commit(work, sink.stage([work])[work.target])
 
 
 def progress(vector: CommitVector | None) -> tuple[int, int] | None:
-    """Epoch and step of a record, if there is one."""
+    """Return epoch and step of a record, if there is one."""
     return None if vector is None else vector.progress
 
 

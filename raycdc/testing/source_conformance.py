@@ -9,17 +9,17 @@ A test module of a connector of your own has::
 
 and pytest plays each ``test_…`` below in a folder of its own. The source must have at least two tables with rows and a
 primary key, and each step of `change` must insert, update and delete rows of all of them. A source whose rows are only
-appended says ``kinds = frozenset({RowKind.INSERT})``: then `change` inserts, and the log must tell of nothing else.
+appended says ``kinds = frozenset({RowKind.INSERT})``: then `change` inserts, and the log must have no other changes.
 
-`raycdc.testing.source_hooks` is the page of all that a test may supply.
+`raycdc.testing.source_hooks` describes all hooks that a test may supply.
 
-What the stories of sources have in common: a play, what must be true at its end, and the log as a reader sees it.
+The stories share a play, the checks at its end, and the log as a reader sees it.
 
 Stories of the chunks of a source, which a snapshot reads one by one.
 
 Stories of the log of a source, which a reader reads unit by unit.
 
-Stories of whole runs of a source: crashes, lost logs, tables that people pause and have read again.
+Stories of whole runs of a source: crashes, lost logs, tables that are paused and resnapshotted.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ from raycdc.state.opaque import PlannerState
 from raycdc.testing.source_hooks import SourceHooks
 from raycdc.testing.source_play import SourcePlay
 
-#: Steps of `SourceHooks.change` of a story.
+#: The number of steps of `SourceHooks.change` in a story.
 STEPS = 3
-#: Looks of a quiet log that say that it has no more, and units after which it has no end.
+#: The number of polls without a unit after which a log counts as quiet, and the maximum number of units of a log.
 QUIET, UNITS_MAX = 3, 10_000
 
 
 class SourceStories(SourceHooks):
-    """Base of the stories. Each of them is a test, whose folder is pytest's."""
+    """Base of the stories. Each story is a test with its own temporary folder."""
 
     def _play(self, folder: Path) -> SourcePlay:
         return SourcePlay(folder, partial(self.new_source, folder))
 
     def _check(self, play: SourcePlay, folder: Path, *, but: TableId | None = None) -> None:
-        """Every target but that one has the rows that its table has at the source."""
+        """Check that every target, except one, has the rows that its table has at the source."""
         for table in self.new_source(folder).tables().keys() - {but}:
             written = sorted(map(shown, play.target.get(table, {}).values()))
             wanted = sorted(map(shown, self.rows(folder, table)))
@@ -88,18 +88,18 @@ class SourceStories(SourceHooks):
         return source.enumerator_dialect().start_point()
 
     def _split(self, start: StartPoint) -> StreamSplit:
-        """The log from `start` on, of tables whose snapshots begin."""
+        """Return the log from `start` on, of tables whose snapshots begin."""
         return StreamSplit(first_state(start), {plan.fingerprint: plan.document for plan in start.tables})
 
     def _followed(self, start: StartPoint) -> StreamSplit:
-        """The log from `start` on, of tables that are followed without a snapshot."""
+        """Return the log from `start` on, of tables that are followed without a snapshot."""
         split = self._split(start)
         live = {plan.table: Live(plan.fingerprint, announced=True, incarnation=0) for plan in start.tables}
         state = StreamState(start.position, start.ordinal, live, notes=start.notes)
         return StreamSplit(state, split.schemas)
 
     def _units(self, folder: Path, split: StreamSplit) -> Iterator[LogUnit]:
-        """The units of the log from `split` on, until it is quiet."""
+        """Return the units of the log from `split` on, until it is quiet."""
         with closing(self.new_source(folder).log_reader(split)) as reader:
             quiet = 0
             for _ in range(UNITS_MAX):
@@ -113,7 +113,7 @@ class SourceStories(SourceHooks):
 
 
 def behind(split: StreamSplit, unit: LogUnit) -> StreamSplit:
-    """The log behind `unit`, as a reader would seal it."""
+    """Return the log after `unit`, as a reader would seal it."""
     followed, schemas = dict(split.state.followed), dict(split.schemas)
     for update in updates_of(unit):
         followed.pop(update.table, None)
@@ -127,12 +127,12 @@ def behind(split: StreamSplit, unit: LogUnit) -> StreamSplit:
 
 
 def shown(row: Mapping[str, Any]) -> str:
-    """A row as a text that is the same for equal rows."""
+    """Return a row as text; equal rows have equal texts."""
     return str(sorted(row.items()))
 
 
 class ChunkStories(SourceStories):
-    """Chunks have every row of a table once, and see what the log had when they were opened."""
+    """Stories of chunks: they have every row of a table once, with the log's changes before they were opened."""
 
     def test_every_row_is_in_one_chunk(self, tmp_path: Path) -> None:
         source, start = self.new_source(tmp_path), self._start(tmp_path)
@@ -201,12 +201,12 @@ def _names(document: SchemaDocument) -> list[str]:
     return [column.name for column in document.schema.columns]
 
 
-#: Longest that a read may take to end when it is woken.
+#: The maximum time until a read ends after it is woken.
 TIMEOUT_S = 120.0
 
 
 class LogStories(SourceStories):
-    """The log has every change once and in order, and continues from each of its places."""
+    """Stories of logs: a log has every change once and in order, and continues from each of its positions."""
 
     def test_log_positions_ascend(self, tmp_path: Path) -> None:
         start = self._start(tmp_path)
@@ -283,7 +283,7 @@ class LogStories(SourceStories):
 
 
 def _comparable(unit: LogUnit) -> list[tuple[str, Any, str]]:
-    """Rows of a unit, comparable: their table, place and values."""
+    """Return comparable rows of a unit: table, position and values."""
     reported = [(str(update.table), type(update).__name__, "") for update in updates_of(unit)]
     for rows in rows_of(unit):
         for row in rows.batch.to_pylist():
@@ -292,14 +292,16 @@ def _comparable(unit: LogUnit) -> list[tuple[str, Any, str]]:
     return sorted(reported, key=str) if len(rows_of(unit)) > 1 else reported
 
 
-#: Where an incarnation of a reader, or a generation of the job, is ended by an error.
+#: The failpoints where an incarnation of a reader, or a generation of the job, is ended by an error.
 POINTS = ("before_seal", "after_seal", "after_close", "before_manifest", "after_manifest")
-#: Longest that a run may take to come to the source's present end.
+#: The maximum time until a run reaches the present end of the source.
 RUN_TIMEOUT_S = 300.0
 
 
 class RunStories(SourceStories):
-    """The target equals the source after every run, whatever happens in it, and `check` says what a run does."""
+    """Stories of runs: the target equals the source after every run, whatever happens in it, and `check` predicts the
+    run.
+    """
 
     def test_the_target_equals_the_source_after_every_run(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
@@ -332,7 +334,7 @@ class RunStories(SourceStories):
             {one for one in play.positions if play.positions.count(one) > 1} if len(play.positions) < 5_000 else set()
         )
         assert len(set(play.positions)) == len(play.positions), f"came twice: {sorted(twice, key=str)[:5]}"
-        # An update's row before says no more than the row after it, and a truncation is none of the changes of rows.
+        # The row before an update adds nothing to the row after it, and a truncation is no change of a row.
         reported = {kind for _, _, kind in play.positions} - {RowKind.UPDATE_BEFORE.symbol, RowKind.TRUNCATE.symbol}
         wanted = {kind.symbol for kind in self.kinds}
         assert reported == wanted, (
@@ -344,7 +346,7 @@ class RunStories(SourceStories):
         for point in POINTS:
             folder = tmp_path / point
             play = self._play(folder)
-            # Where the job ends with it, as a process would have, the next run goes on.
+            # If the job ends with the error, as a process would have, the next run continues.
             with suppress(failpoints.FailpointError), failpoints.planned(point, count=2, folder=folder):
                 play.run(lambda epoch, folder=folder: self.change(folder, epoch.number))  # type: ignore[misc]
             play.run()
@@ -398,7 +400,7 @@ class RunStories(SourceStories):
         self._check(play, tmp_path, but=table)
         play.ask(table, TableRequest.RESUME)
         play.run(patience_s=RUN_TIMEOUT_S)
-        # A log that is kept until it is acknowledged has not what the table missed; then the table says so.
+        # A log that is kept only until it is acknowledged lacks what the table missed; then the table reports that.
         lost = play.stream.parked.get(table)
         assert lost is None or lost.reason
         self._check(play, tmp_path, but=None if lost is None else table)
@@ -407,7 +409,7 @@ class RunStories(SourceStories):
         play = self._play(tmp_path)
         play.run(patience_s=RUN_TIMEOUT_S)
         table = min(play.stream.followed)
-        # Whatever the target has, it is emptied for the new snapshot.
+        # The target is emptied for the new snapshot, whatever it contains.
         play.target[table] = {(): {"of": "nobody"}}
         play.ask(table, TableRequest.RESNAPSHOT)
         self.change(tmp_path, 1)
@@ -440,4 +442,4 @@ class RunStories(SourceStories):
 
 
 class SourceConformance(RunStories, LogStories, ChunkStories):
-    """See the module's docstring."""
+    """The base class for the tests of a source; see the module's docstring."""

@@ -1,6 +1,6 @@
-"""The page that a test of a source supplies for `raycdc.testing.SourceConformance`: the source, and what changes it.
+"""The hooks that a test of a source supplies for `raycdc.testing.SourceConformance`: the source, and its changes.
 
-Called by the stories, each in a folder of its own, where a source may keep things.
+The stories call them, each with its own folder, in which a source may keep files.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from raycdc.testing.source_play import Row
 
 
 class SourceHooks(ABC):
-    """The source, and how others change it and see it. A hook with a default need not be supplied."""
+    """The hooks of a source's test. A hook with a default need not be supplied."""
 
-    #: The kinds of changes that the source has; an update is its row after.
+    #: The kinds of changes that the source has. An update is represented by the row after it.
     kinds: ClassVar[frozenset[RowKind]] = frozenset({RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.DELETE})
 
     @abstractmethod
     def new_source(self, folder: Path, context: SourceContext | None = None) -> IncrementalSource[Any]:
-        """The source, as any process makes it."""
+        """Return the source, as any process creates it."""
 
     @abstractmethod
     def change(self, folder: Path, step: int) -> None:
         """Change rows of all tables at the source, in all of its `kinds`. `step` counts from 1.
 
-        Sources that were made before see the change, too, as they would at a server.
+        Sources that were created earlier see the change, too, as with a server.
         """
 
     @abstractmethod
     def rows(self, folder: Path, table: TableId) -> list[Row]:
-        """The rows that `table` has at the source now, as Python values by column."""
+        """Return the present rows of `table` at the source, as Python values by column."""
 
     def acknowledged(self, folder: Path) -> int | None:
-        """The ordinal up to which the source was told that all is safe; None for one that does not keep it."""
+        """Return the ordinal up to which everything was acknowledged to the source; None if it does not keep that."""
         return None
 
     def lose_log(self, folder: Path) -> bool:
-        """Purge the log that is there at the source; False if that cannot be."""
+        """Purge the present log of the source; return False if that is not possible."""
         return False

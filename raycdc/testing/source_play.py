@@ -1,4 +1,6 @@
-"""A pipeline without a sink, for tests of sources: real processes (as threads), and what its epochs make of rows."""
+"""A pipeline without a sink, for tests of sources: it has real processes (as threads), and applies the
+epochs to rows.
+"""
 
 from __future__ import annotations
 
@@ -32,34 +34,34 @@ from raycdc.state.store import CheckpointStore
 
 Row = dict[str, Any]
 
-#: Sealed often, so that a short run has several epochs.
+#: Epochs are sealed often, so that a short run has several of them.
 _SETTINGS = CoordinatorSettings(epoch_interval_s=0.05, epoch_bytes_max=1 << 20, epoch_bytes_idle=1 << 14)
 _EMPTIES = SYMBOLS[RowKind.TRUNCATE]
 _REMOVES = (SYMBOLS[RowKind.UPDATE_BEFORE], SYMBOLS[RowKind.DELETE])
 
 
 class SourcePlay:
-    """Runs of one source in one state: what it tells is applied to rows in memory, epoch by epoch."""
+    """Runs of one source with one state. Its epochs are applied to rows in memory, one after the other."""
 
     def __init__(
         self, folder: Path, make_source: Callable[[], Source[Any]], *, readers: int = 2, fetchers: int = 1
     ) -> None:
-        """`readers` share the splits, and each may read `fetchers` chunks at once."""
+        """Create the play. Its `readers` share the splits, and each may read `fetchers` chunks at the same time."""
         folder.mkdir(parents=True, exist_ok=True)
         self.store = CheckpointStore(folder / "state", pipeline="conformance")
         self.warnings: list[str] = []
         #: The rows that a target would hold, by table and key.
         self.target: dict[TableId, dict[tuple[Any, ...], Row]] = {}
-        #: Places of rows of the log that came, with table and kind.
+        #: The positions of the log rows that came, with table and kind.
         self.positions: list[tuple[TableId, str, str]] = []
         self._make_source = make_source
         self._readers = readers
         self._fetchers = fetchers
 
     def run(self, on_epoch: Callable[[Epoch], None] = lambda _: None, *, patience_s: float | None = None) -> None:
-        """Follow the source until its present end; `on_epoch` sees each epoch before it counts as committed.
+        """Follow the source until its present end; `on_epoch` is called with each epoch before it counts as committed.
 
-        `AssertionError` where the end is not reached within `patience_s`.
+        Raises `AssertionError` if the end is not reached within `patience_s`.
         """
         with self.running(patience_s=patience_s) as ledger:
             for epoch in ledger.epochs():
@@ -68,12 +70,12 @@ class SourcePlay:
                 epoch.ack()
 
     def ask(self, table: TableId, request: TableRequest) -> None:
-        """Make a request of a table, as ``raycdc tables`` does; it acts when the next run starts."""
+        """Request something for a table, as ``raycdc tables`` does; the request acts when the next run starts."""
         ask(self.store, [str(table)], request)
 
     @contextmanager
     def running(self, *, until: Until | None = Until.CAUGHT_UP, patience_s: float | None = None) -> Iterator[Ledger]:
-        """The source side alone, while the block lasts; with `patience_s` it ends with an error after that time."""
+        """Run the source side while the block lasts; with `patience_s` it ends with an error after that time."""
         with ExitStack() as stack:
             lease = self.store.lease()
             stack.callback(lease.release)
@@ -109,19 +111,19 @@ class SourcePlay:
 
     @property
     def committed(self) -> int:
-        """The last epoch that counts as committed; 0 before the first."""
+        """Return the last epoch that counts as committed; 0 before the first."""
         record = self.store.last_commit()
         return record.epoch if record else 0
 
     @property
     def committed_ordinal(self) -> int:
-        """Where the log stands in the last committed epoch."""
+        """Return the ordinal of the log in the last committed epoch."""
         state = stream_of(self.store.manifest(self.committed)) if self.committed else None
         return state.ordinal if state is not None else 0
 
     @property
     def split(self) -> StreamSplit:
-        """The log as the last epoch left it."""
+        """Return the log from the last epoch on."""
         document = self.store.document
         return StreamSplit.of(self.stream, lambda fingerprint: SchemaDocument.from_json(document(fingerprint)))
 
@@ -150,7 +152,7 @@ class SourcePlay:
                 else:
                     rows[key] = {name: row[name] for name in names}
             for key, row in rows.items():
-                # Rows that were there before a column are NULL in it; one that was dropped is gone.
+                # Rows from before a column was added are NULL in it; a dropped column is removed.
                 rows[key] = {name: row.get(name) for name in names if name not in META_COLUMNS}
 
 

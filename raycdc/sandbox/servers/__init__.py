@@ -1,7 +1,7 @@
 """Private servers for tests and the demo: real ones, on free ports of the loopback interface.
 
-``with MariaDbServer() as server: server.execute("…")``. ``python -m tests.support.servers mariadb`` starts one to play
-with.
+``with MariaDbServer() as server: server.execute("…")``. ``python -m tests.support.servers mariadb`` starts one to try
+things on.
 """
 
 from raycdc.sandbox.servers.azurite import AzuriteServer

@@ -1,7 +1,7 @@
 """A private Azurite, Microsoft's emulator of Azure Blob Storage, from npm: it needs Node.js.
 
-It keeps its blobs in memory, or in its folder where they are to outlive a change of its key, and conditional puts one
-after the other, as Azure does: no proxy is needed before it.
+It keeps its blobs in memory, or in its folder if they must outlive a change of the key. It serializes conditional puts
+like Azure, so it needs no proxy in front of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raycdc.sandbox.servers.private import PrivateServer, ServerError
 from raycdc.storage.settings import StorageSettings
 
 VERSION = "3.37.0"
-#: The only account of the server; its key is whatever is said at the start, in base64.
+#: The only account of the server. Its key is set at each start, in base64.
 ACCOUNT = "cdcstore"
 KEY = base64.b64encode(b"cdc").decode()
 _API_VERSION = "2021-12-02"
@@ -44,12 +44,12 @@ class AzuriteServer(PrivateServer):
 
     @property
     def endpoint(self) -> str:
-        """The address for clients: the account is a part of the path."""
+        """Return the address for clients; the account is a part of the path."""
         return f"http://{self.host}:{self.port}/{ACCOUNT}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which obstore and delta-rs find this server."""
+        """Return the environment variables by which obstore and delta-rs find this server."""
         return {
             "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
             "AZURE_STORAGE_ACCOUNT_KEY": self.key,
@@ -59,11 +59,14 @@ class AzuriteServer(PrivateServer):
 
     @property
     def settings(self) -> StorageSettings:
-        """``[storage]`` for this server."""
+        """Return the settings of ``[storage]`` for this server."""
         return StorageSettings(endpoint=self.endpoint, account=ACCOUNT, account_key=self.key, allow_http=True)
 
     def prepare(self) -> None:
-        """Install it, once per machine. May take a minute; later calls are free. `ServerError` without npm."""
+        """Install the server, once per machine. May take a minute; later calls are free.
+
+        Raises `ServerError` without npm.
+        """
         _home()
 
     def _launch(self) -> None:
@@ -82,7 +85,10 @@ class AzuriteServer(PrivateServer):
         )
 
     def change_key(self, key: str) -> None:
-        """The only key from now on, in base64. The server is started again, so it must be one that `keeps`."""
+        """Set the only key, in base64.
+
+        The server is started again, so it must be one that `keeps`.
+        """
         assert self._keeps
         self.stop()
         self.key = key
@@ -92,9 +98,10 @@ class AzuriteServer(PrivateServer):
         """Make an empty container; returns its name."""
         now = datetime.datetime.now(datetime.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         own = {"x-ms-date": now, "x-ms-version": _API_VERSION}
-        # "Authorize with Shared Key": eleven lines of headers that this request lacks lie between verb and own headers.
+        # "Authorize with Shared Key": between the verb and the server's own headers are eleven lines for headers that
+        # this request lacks.
         signed = "\n".join(["PUT", *[""] * 11, *(f"{key}:{value}" for key, value in own.items())])
-        # The account stands twice: as itself, and as the beginning of the path.
+        # The account occurs twice: by itself, and at the beginning of the path.
         signed += f"\n/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
         code = base64.b64encode(hmac.digest(base64.b64decode(self.key), signed.encode(), hashlib.sha256)).decode()
         headers = {**own, "Authorization": f"SharedKey {ACCOUNT}:{code}", "Content-Length": "0"}

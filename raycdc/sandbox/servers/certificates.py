@@ -1,4 +1,4 @@
-"""A throw-away certificate authority and a server certificate for 127.0.0.1 and localhost, for tests of TLS."""
+"""Creates a temporary certificate authority, and a server certificate for 127.0.0.1 and localhost, for tests of TLS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 _VALID = datetime.timedelta(days=3650)
 _WEEK = datetime.timedelta(days=7)
-#: What the authority's key is for.
+#: The permitted uses of the authority's key.
 _SIGNS = x509.KeyUsage(
     digital_signature=False,
     content_commitment=False,
@@ -28,9 +28,10 @@ _SIGNS = x509.KeyUsage(
 
 
 def write_certificates(folder: Path, *, expired: bool = False) -> None:
-    """Write ``ca.pem``, ``server.pem`` and ``server.key`` into `folder`; `expired`: the server's is of last year.
+    """Write ``ca.pem``, ``server.pem`` and ``server.key`` into `folder`.
 
-    They have what RFC 5280 asks for: Python 3.13 refuses others by default.
+    With `expired`, the server's certificate ended last year. The certificates have the extensions of RFC 5280, because
+    Python 3.13 refuses others by default.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ca_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -57,7 +58,7 @@ def write_certificates(folder: Path, *, expired: bool = False) -> None:
     (folder / "server.key").write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
-            # The older of the two forms: MySQL 8.0.15 is linked with a library that reads no other.
+            # The older of the two formats, because the TLS library of MySQL 8.0.15 reads no other.
             serialization.PrivateFormat.TraditionalOpenSSL,
             serialization.NoEncryption(),
         ),

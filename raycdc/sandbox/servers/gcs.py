@@ -41,7 +41,7 @@ _MODULE = f"github.com/fsouza/fake-gcs-server@v{VERSION}"
 _START_TIMEOUT_S = 300.0
 _TIMEOUT_S = 60.0
 _MATCH = "x-goog-if-generation-match"
-#: What a client is reported an object.
+#: The fields of an object that a client gets.
 _HEADERS = ("Content-Type", "Content-Range", "X-Goog-Generation", "Last-Modified", "ETag")
 
 
@@ -57,18 +57,18 @@ class GcsServer(PrivateServer):
 
     @property
     def endpoint(self) -> str:
-        """The address for clients."""
+        """Return the address for clients."""
         assert self._front is not None, "not started"
         return f"http://{self.host}:{self._front.server_address[1]}"
 
     @property
     def settings(self) -> StorageSettings:
-        """``[storage]`` for this server."""
+        """Return the settings of ``[storage]`` for this server."""
         return StorageSettings(endpoint=self.endpoint, service_account=str(self._account), allow_http=True)
 
     @property
     def section(self) -> str:
-        """The same as TOML."""
+        """Return the settings of ``[storage]`` as TOML."""
         return f"""
 [storage]
 endpoint = "{self.endpoint}"
@@ -82,7 +82,10 @@ allow_http = true
         return self.folder / "account.json"
 
     def prepare(self) -> None:
-        """Build it, once per machine. Takes minutes; later calls are free. `ServerError` without Go."""
+        """Build the server, once per machine. Takes minutes; later calls are free.
+
+        Raises `ServerError` without Go.
+        """
         _home()
 
     def _launch(self) -> None:
@@ -96,7 +99,7 @@ allow_http = true
         threading.Thread(target=self._front.serve_forever, args=(0.02,), name="gcs-front", daemon=True).start()
 
     def close(self) -> None:
-        """See `PrivateServer.close`."""
+        """Close the server and the proxy; see `PrivateServer.close`."""
         if self._front is not None:
             self._front.shutdown()
             self._front.server_close()
@@ -139,7 +142,7 @@ def _build(folder: Path) -> None:
 
 
 class _Object(TypedDict):
-    """What the JSON API says of an object, as far as it is used here."""
+    """The properties of an object in the JSON API that are used here."""
 
     name: str
     size: str
@@ -286,7 +289,7 @@ class _Translator(BaseHTTPRequestHandler):
 
     def _ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> _Answer:
         answer = _asked(str(self.server.server_address[0]), self.server.behind, method, path, body, headers)
-        # As Google spells them, however the server does.
+        # The headers are spelled as by Google, whatever the server's spelling.
         return _Answer(answer.status, {_spelt(name): value for name, value in answer.headers.items()}, answer.body)
 
 

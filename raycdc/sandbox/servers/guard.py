@@ -1,9 +1,9 @@
-"""A process that owns one server and ends it when its own parent is gone, however that happened.
+"""A process that owns one server and ends it when its own parent has ended in any way.
 
 Started as ``python -I -S guard.py FOLDER COMMAND…`` by `process.GuardedProcess` with a pipe as standard input that only
-the parent holds open. *Theory*: the end of that pipe is the one sign of a parent's death that also comes after
-``kill -9``, and it does not depend on which of the parent's threads made the process (PR_SET_PDEATHSIG does). The guard
-itself may be killed too: the server then gets SIGKILL from the kernel.
+the parent holds open. *Theory*: the end of that pipe also comes if the parent was killed by ``kill -9``, and it does
+not depend on the parent's thread that made the process (PR_SET_PDEATHSIG does). The guard itself may be killed too: the
+server then gets SIGKILL from the kernel.
 
 Imports only the standard library, to start in 20 ms.
 """
@@ -26,7 +26,10 @@ def _die_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; print its pid; return its exit status. FOLDER is removed if the parent died ("-": none)."""
+    """Run the command; print its pid; return its exit status.
+
+    FOLDER is removed if the parent died ("-": no folder).
+    """
     folder, *command = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # preexec_fn is safe here: this process has one thread.

@@ -1,6 +1,6 @@
-"""A private REST catalog: Apache Iceberg's own, as its project tests its clients with it, from Maven's jars.
+"""A private REST catalog: the one with which Apache Iceberg tests its clients, from Maven's jars.
 
-Its tables lie in a warehouse at a server of the S3 API; what it knows of them is in a file of SQLite's.
+Its tables lie in a warehouse on a server of the S3 API; its metadata is in an SQLite file.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class IcebergRestServer(PrivateServer):
     flavor: ClassVar[str] = "iceberg-rest"
 
     def __init__(self, store: S3Server | None = None, warehouse: str = "", *, port: int | None = None) -> None:
-        """`store` may be missing where the catalog is only prepared."""
+        """Create the server. `store` may be left out if the catalog is only prepared."""
         super().__init__(port=port)
         self._store = store
         self._warehouse = warehouse
 
     @property
     def uri(self) -> str:
-        """The address for clients."""
+        """Return the address for clients."""
         return f"http://{self.host}:{self.port}"
 
     def prepare(self) -> None:
@@ -53,10 +53,10 @@ class IcebergRestServer(PrivateServer):
     def _launch(self) -> None:
         if (store := self._store) is None:
             raise ServerError("Iceberg's REST catalog needs a store for its tables: IcebergRestServer(moto, WAREHOUSE)")
-        # Behind the prefix two underscores are a dash, and one is a dot.
+        # After the prefix, two underscores stand for a dash, and one for a dot.
         settings = {
             "CATALOG_WAREHOUSE": self._warehouse,
-            # In memory each of its connections would have a database of its own.
+            # In memory, each connection would have its own database.
             "CATALOG_URI": f"jdbc:sqlite:{self.folder}/catalog.db?busy_timeout=20000&journal_mode=WAL",
             "CATALOG_CLIENTS": "1",
             "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",

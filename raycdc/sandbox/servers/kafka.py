@@ -1,9 +1,8 @@
 """A private Apache Kafka: one KRaft node (broker and controller) from Maven's jars, no ZooKeeper, no root.
 
 Two listeners: plain text, and SASL_SSL (user ``cdc``, password ``cdc``, by PLAIN; those of `set_password` by
-SCRAM-SHA-256; certificate of the test authority). Everything
-a second start must not pay for is prepared once per machine: the jars, a formatted log folder, and an archive of the
-classes the broker loads, which halves its start.
+SCRAM-SHA-256; certificate of the test authority). To make later starts fast, some files are prepared once per machine:
+the jars, a formatted log folder, and an archive of the classes the broker loads, which halves its start.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from raycdc.sandbox.servers.private import (
 from raycdc.spark.artifacts import fetch, java_command
 
 KAFKA_VERSION = "4.4.0"
-#: Part of the template's name: raise it when the settings baked into the template change.
+#: A part of the template's name: increase it when the settings in the template change.
 TEMPLATE_VERSION = 2
 _COORDINATES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.5")
-#: Named by Kafka's own pom, published nowhere.
+#: Artifacts that Kafka's own pom names and that are not published.
 _EXCLUDED = ("org.apache.kafka:kafka-tools-api",)
-#: Any 16 bytes in base64; a copy of a formatted folder is the same cluster, which nobody minds on loopback.
+#: Any 16 bytes in base64. Copies of a formatted folder have the same cluster id, which does no harm on loopback.
 _CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 _START_TIMEOUT_S = 300.0
 _ADMIN_TIMEOUT_S = 120.0
-#: Of the user ``sweeper``: a password that can be looked for.
+#: The password of the user ``sweeper``, which tests search for in outputs.
 SWEEPER_PASSWORD = "S3cret-of-sweeper-7f1"
 
 _LOGGING = """<Configuration status="WARN"><Appenders>
@@ -48,7 +47,7 @@ _LOGGING = """<Configuration status="WARN"><Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers></Configuration>
 """
 
-#: One node that keeps everything, answers at once, and never waits for a second replica.
+#: One node that has all data, answers immediately, and never waits for a second replica.
 _SETTINGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -79,10 +78,10 @@ _SETTINGS: Mapping[str, str] = {
     "log.initial.task.delay.ms": "500",
     "log.cleaner.backoff.ms": "200",
     "log.cleaner.dedupe.buffer.size": "8388608",
-    # A broker that was killed may register again when its old session is over, and starts no sooner.
+    # A killed broker can register again only after its old session has ended.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    # A node alone needs no record twice a second that others could tell its metadata by: 40 % of what it costs idle.
+    # A single node needs no periodic metadata record twice a second; these cause 40 % of its load when idle.
     "metadata.max.idle.interval.ms": "0",
     "num.network.threads": "2",
     "num.io.threads": "2",
@@ -90,7 +89,10 @@ _SETTINGS: Mapping[str, str] = {
 
 
 class KafkaServer(PrivateServer):
-    """See the module's docstring. ``with KafkaServer() as kafka:``; `options` are further broker settings."""
+    """The broker; see the module's docstring.
+
+    ``with KafkaServer() as kafka:``; `options` are further broker settings.
+    """
 
     flavor = "kafka"
     cdc_user = "cdc"
@@ -98,7 +100,11 @@ class KafkaServer(PrivateServer):
     def __init__(
         self, options: Mapping[str, str] | None = None, *, port: int | None = None, advertised_port: int = 0
     ) -> None:
-        """`advertised_port`: where clients of the plain listener are sent, such as to a gate (0: to itself)."""
+        """Create the server.
+
+        `advertised_port` is the port that clients of the plain listener get, for example of a proxy (0: the broker's
+        own).
+        """
         super().__init__(port=port)
         self._advertised_port = advertised_port
         self.secure_port = 0
@@ -109,12 +115,12 @@ class KafkaServer(PrivateServer):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Address of the plain listener."""
+        """Return the address of the plain listener."""
         return f"{self.host}:{self.port}"
 
     @property
     def secure_properties(self) -> dict[str, str]:
-        """Properties for librdkafka to use the SASL_SSL listener, ``bootstrap.servers`` included."""
+        """Return librdkafka's properties for the SASL_SSL listener, including ``bootstrap.servers``."""
         return {
             "bootstrap.servers": f"{self.host}:{self.secure_port}",
             "security.protocol": "SASL_SSL",
@@ -125,8 +131,9 @@ class KafkaServer(PrivateServer):
         }
 
     def set_password(self, user: str, password: str) -> None:
-        """Make an account that logs in by SCRAM-SHA-256, or give it another password. Connections that are there stay,
-        as at any broker.
+        """Create an account that logs in by SCRAM-SHA-256, or change its password.
+
+        Existing connections stay, as with any broker.
         """
         from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
@@ -137,7 +144,7 @@ class KafkaServer(PrivateServer):
 
     @property
     def log(self) -> Path:
-        """The broker's output (warnings and errors)."""
+        """Return the broker's output (warnings and errors)."""
         return self.folder / "out.log"
 
     # -- life
@@ -156,7 +163,7 @@ class KafkaServer(PrivateServer):
     # -- topics
 
     def admin(self) -> Any:
-        """A new ``AdminClient``."""
+        """Return a new ``AdminClient``."""
         from confluent_kafka.admin import AdminClient
 
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
@@ -167,13 +174,14 @@ class KafkaServer(PrivateServer):
         from confluent_kafka.cimpl import NewTopic
 
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
-        admin = self.admin()  # Kept by name: its answers die with it.
+        admin = self.admin()  # The client needs a name: its futures are cancelled when it is deleted.
 
         def created() -> bool:
             try:
                 admin.create_topics([topic])[name].result(_ADMIN_TIMEOUT_S)
             except KafkaException as error:
-                # On a busy machine the broker's heartbeat is late, and for a moment there is no broker to have it.
+                # On a busy machine the broker's heartbeat may be late; then no broker is available for the topic for a
+                # moment.
                 if error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
                     raise
                 return False
@@ -184,7 +192,7 @@ class KafkaServer(PrivateServer):
         return name
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Give a topic more partitions, `total` then."""
+        """Increase the number of a topic's partitions to `total`."""
         from confluent_kafka.cimpl import NewPartitions
 
         admin = self.admin()
@@ -241,7 +249,10 @@ class KafkaServer(PrivateServer):
         self._run(command, self._is_ready, name="Kafka", logs=[self.log], timeout_s=_START_TIMEOUT_S)
 
     def _is_ready(self) -> bool:
-        """Asked over a new connection each time: a client that failed once waits longer and longer."""
+        """Return True if the broker answers.
+
+        Each call opens a new connection, because a client that failed waits longer each time.
+        """
         from confluent_kafka import KafkaException
 
         if not self._listens():
@@ -253,7 +264,7 @@ class KafkaServer(PrivateServer):
 
 
 def _pkcs8(path: Path) -> str:
-    """The private key in the one form that Java reads."""
+    """Return the private key in the only format that Java reads."""
     from cryptography.hazmat.primitives import serialization
 
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
@@ -262,7 +273,7 @@ def _pkcs8(path: Path) -> str:
 
 
 def _settings(data: Path, controller_port: int) -> dict[str, str]:
-    # Static voters: the port is then in this file alone, and a formatted folder fits any.
+    # With static voters the port is in this file only, and a formatted folder fits any port.
     return {
         **_SETTINGS,
         "controller.quorum.voters": f"1@{KafkaServer.host}:{controller_port}",
@@ -282,7 +293,7 @@ def _home() -> Path:
         import pyspark
 
         fetch(folder, _COORDINATES, exclude=_EXCLUDED, complete=True)
-        # Spark's resolver leaves Scala itself out always, as Spark brings it.
+        # Spark's resolver never fetches Scala, because Spark contains it.
         (scala,) = Path(pyspark.__file__).with_name("jars").glob("scala-library-2.13*.jar")
         shutil.copy(scala, folder)
 
@@ -301,7 +312,7 @@ def _template() -> Path:
 
 
 def _build_template(folder: Path) -> None:
-    """A formatted log folder, and the class archive of a broker that was started and stopped once."""
+    """Create a formatted log folder, and the class archive of a broker that was started and stopped once."""
     with tempfile.TemporaryDirectory(prefix="raycdc-init-") as scratch:
         settings = Path(scratch, "server.properties")
         _write_settings(

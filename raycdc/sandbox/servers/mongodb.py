@@ -1,11 +1,11 @@
 """A private MongoDB: an emulated replica set of one node (`MongoReplicaSet.java` over mongo-java-server); no root.
 
-No registry carries MongoDB's own server. Its stand-in was written from MongoDB's documentation: commands, sessions,
-transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a cluster
-time, validators, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows no users
-(any password will do by ``authMechanism=PLAIN``, except for users who were given one), TLS, elections, sharding or
-isolation: writes of a transaction are seen at once, and two transactions conflict, and end by their age, only once
-somebody has set ``transactionLifetimeLimitSeconds``. Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set,
+No package registry has MongoDB's own server. This emulation was written from MongoDB's documentation: commands,
+sessions, transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a
+cluster time, validators, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows
+no users (any password will do by ``authMechanism=PLAIN``, except for users who were given one), TLS, elections,
+sharding or isolation: writes of a transaction are visible immediately. Transactions conflict, and end by their age,
+only after ``transactionLifetimeLimitSeconds`` was set. Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set,
 `mongodb_choice.mongodb_for_tests` gives that one instead.
 """
 
@@ -27,44 +27,44 @@ from raycdc.spark.artifacts import fetch, java_command
 if TYPE_CHECKING:
     import pymongo
 
-#: The versions that the emulation can pretend to be: `hello`, `buildInfo`, and its commands and options.
+#: The versions that the emulation can report, with the `hello`, `buildInfo`, commands and options of each.
 VERSIONS = ("4.4", "5.0", "6.0", "7.0", "8.0")
 _SOURCE = Path(__file__).with_name("MongoReplicaSet.java")
 _EMULATION = "de.bwaldvogel:mongo-java-server:1.47.0"
-#: A compiler that needs no JDK: what runs Spark has a JRE at least.
+#: A Java compiler that needs no JDK, because Spark needs only a JRE.
 _COMPILER = "org.eclipse.jdt:ecj:3.38.0"
 _START_TIMEOUT_S = 300.0
 
 
 class MongoDb:
-    """A replica set that tests may use, private or not. `uri` has no database in it."""
+    """A replica set for tests, private or not. `uri` contains no database."""
 
     uri: str
-    #: Whether it is ours to stop, kill and make fail.
+    #: True if tests may stop it, kill it and make it fail.
     private: ClassVar[bool] = False
-    #: Whether it holds moments before the year 1 and after 9999.
+    #: True if it can store moments before the year 1 and after 9999.
     far_dates: ClassVar[bool] = True
-    #: Ends the names of databases.
+    #: The suffix of the names of databases.
     _mark = ""
 
     @property
     def running(self) -> bool:
-        """Return True if it can be asked."""
+        """Return True if the server can be queried."""
         return True
 
     def client(self, **options: Any) -> pymongo.MongoClient[dict[str, Any]]:
-        """A new client, to be closed by the caller (``with server.client() as client:``)."""
+        """Return a new client, which the caller must close (``with server.client() as client:``)."""
         import pymongo
 
         return pymongo.MongoClient(self.uri, tz_aware=True, **options)
 
     def find(self, database: str, collection: str, query: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """All documents that match, in order of ``_id``."""
+        """Return all documents that match, in order of ``_id``."""
         with self.client() as client:
             return list(client[database][collection].find(dict(query or {})).sort("_id", 1))
 
     def answers(self) -> bool:
-        """Return True if it is there."""
+        """Return True if the server answers."""
         from pymongo.errors import PyMongoError
 
         try:
@@ -75,7 +75,7 @@ class MongoDb:
         return True
 
     def drop(self, *databases: str) -> None:
-        """Drop databases, those there are."""
+        """Drop those of these databases that exist."""
         with self.client(serverSelectionTimeoutMS=5000) as client:
             for name in databases:
                 client.drop_database(name)
@@ -101,7 +101,7 @@ class ExternalMongoDb(MongoDb):
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        # Others may run tests on it, from other machines.
+        # Other machines may run tests on the same server.
         self._mark = f"_{secrets.token_hex(3)}"
 
 
@@ -123,7 +123,7 @@ class MongoDbServer(PrivateServer, MongoDb):
 
     @property
     def log(self) -> Path:
-        """The server's output."""
+        """Return the server's output."""
         return self.folder / "out.log"
 
     def prepare(self) -> None:
@@ -134,10 +134,13 @@ class MongoDbServer(PrivateServer, MongoDb):
         command = _java("MongoReplicaSet", str(self.port), self.host, options=[f"-Dmongo.version={self.version}"])
         self._run(command, self.answers, name="MongoDB", logs=[self.log], timeout_s=_START_TIMEOUT_S)
 
-    # -- what only an emulation does
+    # -- functions of the emulation only
 
     def set_password(self, user: str, password: str) -> None:
-        """The password that `user` needs by ``authMechanism=PLAIN`` from now on; connections that logged in so end."""
+        """Set the password that `user` needs by ``authMechanism=PLAIN``.
+
+        Existing connections of the user are closed.
+        """
         with self.client() as client:
             client.admin.command({"updateUser": user, "pwd": password})
 
@@ -152,20 +155,21 @@ class MongoDbServer(PrivateServer, MongoDb):
             )
 
     def deny(self, namespace: str, commands: Sequence[str]) -> None:
-        """Answer `commands` on a collection as a server does whose user may not do that (code 13), until `unfail`."""
+        """Answer `commands` on a collection with an authorization error (code 13), until `unfail`."""
         with self.client() as client:
             data = {"namespace": namespace, "commands": list(commands)}
             client.admin.command({"configureFailPoint": "denyCommands", "mode": "alwaysOn", "data": data})
 
     def unfail(self) -> None:
-        """End what `fail`, `hide` and `deny` began."""
+        """End the effects of `fail`, `hide` and `deny`."""
         with self.client() as client:
             for name in ("failCommand", "hideDocuments", "denyCommands"):
                 client.admin.command({"configureFailPoint": name, "mode": "off"})
 
     def hide(self, namespace: str, *, times: int) -> None:
-        """Let the next `times` queries by `_id` find nothing in a collection (-1: all, until `unfail`), and change
-        streams no documents of updates until then.
+        """Let the next `times` queries by `_id` find nothing in a collection (-1: all, until `unfail`).
+
+        Until then, change streams return no documents of updates.
         """
         mode: Any = "alwaysOn" if times < 0 else {"times": times}
         with self.client() as client:
@@ -174,12 +178,17 @@ class MongoDbServer(PrivateServer, MongoDb):
             )
 
     def keep_history(self, seconds: int) -> None:
-        """How long reads as of a cluster time find it (``minSnapshotHistoryWindowInSeconds``, 300 at first)."""
+        """Set for how many seconds reads as of a cluster time succeed (``minSnapshotHistoryWindowInSeconds``, initially
+        300).
+        """
         with self.client() as client:
             client.admin.command({"setParameter": 1, "minSnapshotHistoryWindowInSeconds": seconds})
 
     def truncate_log(self, keep: int = 0) -> None:
-        """Forget all but the last `keep` entries of the log: change streams from before are lost history."""
+        """Drop all but the last `keep` entries of the log.
+
+        Change streams from earlier entries fail with lost history.
+        """
         with self.client() as client:
             client.admin.command({"truncateLog": keep})
 
@@ -191,7 +200,7 @@ def _java(*arguments: str, options: Sequence[str] = ()) -> list[str]:
 
 
 def _home() -> Path:
-    """The jars and the compiled emulation; a changed source is another one."""
+    """Return the folder with the jars and the compiled emulation; a changed source has another folder."""
     digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
     return build_once(f"mongodb-{_EMULATION.rsplit(':', 1)[1]}-{digest}", _build)
 

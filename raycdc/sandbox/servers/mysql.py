@@ -22,7 +22,7 @@ _PACKAGE_VERSION = "0.6"
 _MAJOR: Mapping[str, str] = {"8.0": "8", "5.7": "5"}
 _AUTHENTICATION: Mapping[str, str] = {"8.0": "caching_sha2_password", "5.7": "mysql_native_password"}
 _ARCHIVE = "mysql-Linux-amd64.tar.gz"
-#: Libraries the binaries are linked with, and the Debian packages that hold them (older and newer releases).
+#: Libraries that the binaries need, and the Debian packages that contain them (in older and newer releases).
 _LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "libaio.so.1": ("libaio1", "libaio1t64"),
     "libnuma.so.1": ("libnuma1",),
@@ -30,13 +30,13 @@ _LIBRARIES: Mapping[str, tuple[str, ...]] = {
 
 
 class AnyMySql(DatabaseServer):
-    """What all versions of MySQL have in common."""
+    """The base of all versions of MySQL."""
 
     flavor: ClassVar[str] = "mysql"
     version: str
 
     def _initialise_by(self, script: Path, data: Path) -> None:
-        """Make an empty data folder, and run `script` in it."""
+        """Create an empty data folder, and run `script` in it."""
         arguments = self._write_configuration(networking=False)
         done = subprocess.run(
             [str(self._program()), *arguments, "--initialize-insecure", f"--init-file={script}"],
@@ -49,7 +49,8 @@ class AnyMySql(DatabaseServer):
         if done.returncode != 0 or not (data / "mysql").exists():
             log = self.error_log.read_text(errors="replace")[-2000:] if self.error_log.exists() else ""
             raise ServerError(f"MySQL {self.version} could not initialise its data:\n{log}\n{done.stderr[-2000:]}")
-        # A copy of a server is a server of its own: it makes itself a new identity at its first start.
+        # A copied data folder must not keep the server's identity; without this file the server creates a new one at
+        # its first start.
         (data / "auto.cnf").unlink(missing_ok=True)
 
 
@@ -98,10 +99,10 @@ class MySqlServer(AnyMySql):
         configuration = self.folder / "my.cnf"
         text = configuration.read_text()
         if self.version == "5.7":
-            # Built without TLS: it refuses the settings.
+            # This version was built without TLS, and refuses the settings.
             lines = [line for line in text.splitlines() if not line.startswith("ssl-")]
             configuration.write_text("\n".join(lines) + "\n")
-        # An empty value means "no restriction"; the bare name would mean the compiled-in folder.
+        # An empty value means "no restriction"; the name without a value would mean the compiled-in folder.
         configuration.write_text(configuration.read_text().replace("\nsecure-file-priv\n", "\nsecure-file-priv=\n"))
         return arguments
 
@@ -131,9 +132,9 @@ class MySqlServer(AnyMySql):
 
 
 def _library_folder() -> Path | None:
-    """A folder with the libraries this machine lacks, or None when it lacks none.
+    """Return a folder with the libraries that this machine lacks, or None if it lacks none.
 
-    Without root they are taken out of Debian packages; where that cannot be done the error says what to install.
+    Without root they are taken from Debian packages; if that is not possible, the error says what to install.
     """
     missing = [name for name in _LIBRARIES if _loadable(name) is False]
     if not missing:
@@ -166,7 +167,10 @@ def _extract_libraries(folder: Path, missing: list[str]) -> None:
 
 
 def _extract_package(folder: Path, package: str) -> bool:
-    """Put the shared libraries of a Debian package flat into `folder`; False when there is no such package."""
+    """Extract the shared libraries of a Debian package into `folder`, without subfolders.
+
+    Return False if there is no such package.
+    """
     with tempfile.TemporaryDirectory(prefix="raycdc-deb-") as scratch:
         got = subprocess.run(["apt-get", "download", package], cwd=scratch, capture_output=True, check=False)
         archives = list(Path(scratch).glob("*.deb"))

@@ -21,9 +21,9 @@ from raycdc.sandbox.servers.private import ServerError
 
 _PACKAGE = "mysql-server-core"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-#: Needed by maintainer scripts alone, which are not run.
+#: Dependencies that only maintainer scripts need, which are not run.
 _UNUSED = re.compile(r"^(perl|perl-base|perl-modules.*|libperl.*|libgdbm.*|libdb5\.3.*)$")
-#: Seconds for each step of the installation; a mirror that answers slower is taken for unreachable.
+#: Seconds for each step of the installation; a slower mirror counts as unreachable.
 _STEP_S = 60
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 #: Runs the server through the unpacked dynamic linker; `exec` keeps the process id.
@@ -61,7 +61,7 @@ class MySqlNewestServer(AnyMySql):
 
     @classmethod
     def installed(cls) -> bool:
-        """Return True if its files are on this machine already."""
+        """Return True if the server's files are on this machine already."""
         return (cache_dir() / "mysql-newest").is_dir()
 
     def _home(self) -> Path:
@@ -110,7 +110,10 @@ class MySqlNewestServer(AnyMySql):
 
 
 def _install(folder: Path) -> None:
-    """Download and unpack into `folder`. Raises `ServerError` where apt, its keys or the mirror are missing."""
+    """Download the packages and unpack them into `folder`.
+
+    Raises `ServerError` if apt, its keys or the mirror are missing.
+    """
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None or not _KEYRING.exists():
         raise ServerError("MySQL 9 comes from Debian packages, and this is not Debian.")
     site = _mirror()
@@ -140,7 +143,7 @@ def _install(folder: Path) -> None:
 
 
 def _mirror() -> str:
-    """The Debian mirror this machine uses already."""
+    """Return the Debian mirror that this machine uses."""
     targets = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(SITE)"], capture_output=True, text=True, check=False
     )

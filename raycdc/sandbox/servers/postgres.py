@@ -1,8 +1,8 @@
 """A private PostgreSQL 16, from a Java package that carries its Linux binaries; no root needed.
 
-PostgreSQL refuses to run as root: there the server runs as ``nobody``, from a copy of its binaries in its own folder,
-because the cache may lie where nobody else can look. Nothing waits for the disk (``fsync = off``); data survives
-``stop``/``kill`` followed by ``start``, as with the other servers.
+PostgreSQL refuses to run as root. As root, the server therefore runs as ``nobody``, from a copy of its binaries in its
+own folder, because the cache may lie in a folder that only root can read. Nothing waits for the disk (``fsync = off``);
+data survives ``stop``/``kill`` followed by ``start``, as with the other servers.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class PostgresServer(PrivateServer):
     flavor: ClassVar[str] = "postgres"
     taken: ClassVar[str] = "could not bind"
     user = "postgres"
-    password = "postgres"  # of a throw-away server on the loopback interface
+    password = "postgres"  # The password of a temporary server on the loopback interface.
 
     @property
     def error_log(self) -> Path:
-        """The server's log."""
+        """Return the path of the server's log."""
         return self.folder / "error.log"
 
     def prepare(self) -> None:
@@ -71,7 +71,7 @@ class PostgresServer(PrivateServer):
         self._end(signal.SIGINT)
 
     def close(self) -> None:
-        """End the server and remove its files. SIGQUIT also lets it give its shared memory back."""
+        """End the server and remove its files. SIGQUIT lets it release its shared memory."""
         self._end(signal.SIGQUIT)
         super().close()
 
@@ -80,8 +80,8 @@ class PostgresServer(PrivateServer):
         return f"postgresql://{self.host}:{self.port}/{database}"
 
     def connect(self, database: str = "postgres") -> Any:
-        """A new ADBC connection in autocommit mode. The caller closes it."""
-        # Of an extra: other servers do without.
+        """Return a new ADBC connection in autocommit mode. The caller closes it."""
+        # The package belongs to an extra; other servers do not need it.
         import adbc_driver_postgresql.dbapi as postgresql
 
         return postgresql.connect(
@@ -109,7 +109,7 @@ class PostgresServer(PrivateServer):
                 self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def use_tls(self, *, expired: bool = False) -> Path:
-        """Offer TLS to clients from now on, with certificates made for it; the folder has ``ca.pem``."""
+        """Offer TLS to clients from now on, with new certificates. Returns the folder, which has ``ca.pem``."""
         folder = self.folder / fresh_name("tls")
         write_certificates(folder, expired=expired)
         if os.geteuid() == 0:
@@ -166,7 +166,7 @@ def _unpack(folder: Path) -> None:
 
 
 def _initialise(folder: Path) -> None:
-    """Make a data folder in ``folder/data``: in a folder of its own first, which the unprivileged user can reach."""
+    """Create a data folder in ``folder/data``, first in a separate folder that the unprivileged user can reach."""
     with tempfile.TemporaryDirectory(prefix="raycdc-initdb-") as scratch:
         location = Path(scratch)
         (location / "password").write_text(PostgresServer.password)
@@ -195,7 +195,7 @@ def _readable_home(folder: Path) -> Path:
 
 
 def _as_unprivileged() -> Sequence[str]:
-    """The words before a command so that it does not run as root; it keeps its process id and dies with its guard."""
+    """Return the prefix of a command that must not run as root. The process keeps its id and ends with its guard."""
     if os.geteuid() != 0:
         return ()
     user = pwd.getpwnam(_UNPRIVILEGED)

@@ -1,13 +1,10 @@
 """The base of every private server: a process and a temporary folder that live as long as their owner.
 
-*Invariant*: a server listens on 127.0.0.1 alone, keeps all its files in one temporary folder, and both are gone when
-the object is closed or its process ends. Data survives ``stop``/``kill`` followed by ``start``.
+*Invariant*: a server listens only on 127.0.0.1 and has all files in one temporary folder. Process and folder are
+removed when the object is closed or its process ends. Data survives ``stop``/``kill`` followed by ``start``.
 
-Starting, watching and ending one server process; free ports; and the errors that show the server's own log.
-
-Called by `server.DatabaseServer`. *Invariant*: no server outlives the process that started it (see `guard`).
-
-Archives of server binaries, unpacked into the folder of a cache entry.
+The module starts, watches and ends one server process, finds free ports, unpacks archives of server binaries, and
+raises errors that show the server's own log. *Invariant*: no server outlives the process that started it (see `guard`).
 """
 
 from __future__ import annotations
@@ -41,9 +38,10 @@ class ServerError(RaycdcError):
 
 
 def fresh_name(prefix: str) -> str:
-    """A name that no other call on this machine returns, for a database, topic or folder of any server.
+    """Return a name that no other call on this machine returns, for a database, topic or folder of any server.
 
-    One row of numbers for all kinds: a sink names its database after its source's, and must not meet one of its own.
+    All kinds share one sequence of numbers: a sink names its database after its source's, and must not meet an existing
+    one.
     """
     return f"{prefix}{os.getpid()}_{next(_names)}"
 
@@ -71,7 +69,7 @@ def held_port() -> Iterator[int]:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-    """Poll `condition` until it holds; `ServerError` naming `what` when it does not in time."""
+    """Poll `condition` until it holds. Raises `ServerError` with `what` if it does not hold in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -80,14 +78,14 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str) ->
 
 
 def log_tail(path: Path) -> str:
-    """The last lines of a log file, or a word that there is none."""
+    """Return the last lines of a log file, or a note that there is none."""
     if not path.exists():
         return f"({path} was not written)"
     return "\n".join(path.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
 
 class GuardedProcess:
-    """A running server under its guard. Not restartable: a new start is a new object."""
+    """A running server with its guard. It cannot be restarted: a new start needs a new object."""
 
     def __init__(
         self, command: Sequence[str], *, log: Path, folder: Path | None, environment: Mapping[str, str] | None = None
@@ -110,7 +108,7 @@ class GuardedProcess:
 
     @property
     def running(self) -> bool:
-        """Return True if the server process still lives (a stopped, SIGSTOPped one does)."""
+        """Return True if the server process still exists, even if it is stopped by SIGSTOP."""
         return self._guard.poll() is None
 
     def send(self, number: Signals) -> None:
@@ -119,7 +117,7 @@ class GuardedProcess:
             os.kill(self.pid, number)
 
     def end(self, number: Signals, *, timeout_s: float = 30.0) -> None:
-        """Send `number`, wait for the end, and release the guard. SIGKILL follows when it takes too long."""
+        """Send the signal `number`, wait for the end, and release the guard. If it takes too long, SIGKILL follows."""
         self.send(number)
         try:
             self._guard.wait(timeout_s)
@@ -132,15 +130,16 @@ class GuardedProcess:
 
 
 _START_TRIES = 3
-#: Of a folder's path, so that sockets in it have a name that the kernel takes: it keeps 108 bytes (unix(7)).
+#: The maximum length of a folder's path, so that sockets in it have a valid name: the kernel allows 108 bytes
+#: (unix(7)).
 _PATH_MAX = 85
 
 
 class PrivateServer(ABC):
-    """``with Server() as server:`` starts it and removes it with its files."""
+    """A private server. ``with Server() as server:`` starts it, and removes it with its files."""
 
     flavor: ClassVar[str]
-    #: What the server says of a port that another process has.
+    #: The server's message about a port that another process uses.
     taken: ClassVar[str] = "Address already in use"
     host = "127.0.0.1"
 
@@ -167,7 +166,7 @@ class PrivateServer(ABC):
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
+        """Return the process id of the running server."""
         if self._process is None or not self._process.running:
             raise ServerError(f"{self!r} is not running")
         return self._process.pid
@@ -179,10 +178,13 @@ class PrivateServer(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Download and initialise whatever a start needs, once per machine. May take a minute; later calls are free."""
+        """Download and initialise what a start needs, once per machine. May take a minute; later calls are free."""
 
     def start(self) -> Self:
-        """Start (again) on the same ports, and on the same data where it keeps any; returns when the server answers."""
+        """Start the server (again) on the same ports and data; returns when it answers.
+
+        A server that keeps its data in memory starts empty.
+        """
         if self.running:
             return self
         for attempt in range(1, _START_TRIES + 1):
@@ -222,7 +224,7 @@ class PrivateServer(ABC):
         """Run the server (`_run`) on its ports."""
 
     def _choose_ports(self) -> None:
-        """Choose ports that the server did not have yet."""
+        """Choose ports that the server did not use before."""
         self.port = self.port or free_port()
 
     def _forget_ports(self) -> None:
@@ -243,8 +245,10 @@ class PrivateServer(ABC):
         timeout_s: float,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the process and return once it is ready. It prints to the last of `logs`; the ends of all are told
-        where it ends or is not ready in time. Output of an earlier run does not count for this one.
+        """Start the process and return when it is ready.
+
+        It prints to the last of `logs`. If it ends or is not ready in time, the error has the ends of all logs. Output
+        of an earlier run does not count.
         """
         for log in logs:
             log.unlink(missing_ok=True)
@@ -260,7 +264,7 @@ class PrivateServer(ABC):
 
 
 def _new_folder(prefix: str) -> Path:
-    """A new temporary folder, where ``TMPDIR`` says, unless sockets could not be there."""
+    """Return a new temporary folder in ``TMPDIR``, unless its path is too long for sockets."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     if len(os.fsencode(folder)) <= _PATH_MAX:
         return folder
@@ -269,7 +273,7 @@ def _new_folder(prefix: str) -> Path:
 
 
 def unpack_tar(packed: IO[bytes], folder: Path, *, compression: Literal["gz", "xz"]) -> None:
-    """Put the files of a compressed tar archive into `folder`, with their modes and links."""
+    """Unpack a compressed tar archive into `folder`, with the modes and links of its files."""
     mode: Literal["r|gz", "r|xz"] = "r|gz" if compression == "gz" else "r|xz"
     archive = tarfile.open(fileobj=packed, mode=mode)  # noqa: SIM115
     # Debian 12's Python is older than the filters.

@@ -1,9 +1,8 @@
-"""What the private servers of the S3 API have in common: where clients find them, and their buckets.
+"""Private servers of the S3 API: their addresses for clients, and their buckets.
 
-A private moto: S3 and Glue as one process of Python, light enough for every run of the tests.
-
-It keeps everything in memory, so that data does not survive ``kill``. Keys and secrets are not looked at. Under racing
-clients it lets several win a conditional put now and then: tests of such puts go through `store_proxy`.
+A private moto serves S3 and Glue in one Python process, small enough for every run of the tests. It keeps everything in
+memory, so data does not survive ``kill``. Keys and secrets are not checked. With racing clients, several sometimes win
+a conditional put: tests of such puts use `store_proxy`.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from raycdc.sandbox.servers.private import PrivateServer, ServerError
 from raycdc.storage.settings import StorageSettings
 
 _TIMEOUT_S = 20.0
-#: Any key will do, because none of the servers looks at it.
+#: Any key works, because none of the servers checks it.
 ACCESS_KEY, SECRET_KEY, REGION = "test", "test", "us-east-1"
 
 
 class S3Server:
-    """A server of the S3 API at `host` and `port`, without TLS, that believes every key."""
+    """A server of the S3 API at `host` and `port`, without TLS, that accepts every key."""
 
     host: str
     port: int
 
     @property
     def endpoint(self) -> str:
-        """The address for clients."""
+        """Return the address for clients."""
         return f"http://{self.host}:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which AWS's clients, obstore and delta-rs find this server."""
+        """Return the environment variables by which AWS's clients, obstore and delta-rs find this server."""
         return {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -45,7 +44,7 @@ class S3Server:
 
     @property
     def settings(self) -> StorageSettings:
-        """``[storage]`` for this server."""
+        """Return the settings of ``[storage]`` for this server."""
         return StorageSettings(
             endpoint=self.endpoint,
             region=REGION,
@@ -56,7 +55,7 @@ class S3Server:
 
     @property
     def section(self) -> str:
-        """The same as TOML."""
+        """Return the settings of ``[storage]`` as TOML."""
         return f"""
 [storage]
 endpoint = "{self.endpoint}"

@@ -1,4 +1,4 @@
-"""The common part of private MySQL and MariaDB servers: data folder from a template, configuration, SQL."""
+"""The base of private MySQL and MariaDB servers: the data folder from a template, the configuration, and SQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEMPLATE_VERSION = 2
 _START_TIMEOUT_S = 300.0
 _PURGE_TIMEOUT_S = 300.0
 
-#: The options of every server: a log that raycdc can follow, and no waiting for the disk.
+#: The options of every server: a log that raycdc can follow, and no waits for the disk.
 _SETTINGS: Mapping[str, str] = {
     "bind-address": "127.0.0.1",
     "skip-name-resolve": "",
@@ -35,7 +35,7 @@ _SETTINGS: Mapping[str, str] = {
     "binlog_row_image": "FULL",
     "innodb_buffer_pool_size": "256M",
     "innodb_log_file_size": "64M",
-    # A commit reaches the operating system (kill -9 of the server loses nothing) but nobody waits for the disk.
+    # A commit is given to the operating system, so kill -9 of the server loses nothing, but does not wait for the disk.
     "innodb_flush_log_at_trx_commit": "2",
     "sync_binlog": "0",
     "performance_schema": "OFF",
@@ -48,12 +48,13 @@ _SETTINGS: Mapping[str, str] = {
 class DatabaseServer(PrivateServer):
     """A private MySQL or MariaDB.
 
-    `options` are further server settings, by their names in a configuration file; None removes one of ours. Users:
-    ``root`` (everything) and ``cdc`` (REPLICATION SLAVE, REPLICATION CLIENT, SELECT), password equal to the name.
+    `options` are further server settings, by their names in a configuration file; None removes one of ours. The users
+    are ``root`` (all privileges) and ``cdc`` (REPLICATION SLAVE, REPLICATION CLIENT, SELECT), each with its name as the
+    password.
     """
 
     taken: ClassVar[str] = "already in use"
-    root_password = "root"  # the password of a throw-away server on the loopback interface
+    root_password = "root"  # The password of a temporary server on the loopback interface.
     cdc_user = "cdc"
     cdc_password = "cdc"
 
@@ -65,48 +66,51 @@ class DatabaseServer(PrivateServer):
 
     @abstractmethod
     def _program(self) -> Path:
-        """Return the server's binary, installed first if necessary. Raises `ServerError` with the missing part."""
+        """Return the path of the server's binary, which is installed first if necessary.
+
+        Raises `ServerError` with the missing part.
+        """
 
     @abstractmethod
     def _template_name(self) -> str:
-        """Name of the initialised data folder in the cache; differs where its content differs."""
+        """Return the name of the initialised data folder in the cache. Different contents have different names."""
 
     @abstractmethod
     def _initialise(self, data: Path, scratch: Path) -> None:
-        """Make an empty data folder with both users."""
+        """Create an empty data folder with both users."""
 
     def _settings(self) -> dict[str, str]:
-        """Settings of the flavour on top of the common ones."""
+        """Return the settings of this kind of server, in addition to the common ones."""
         return {}
 
     def _environment(self) -> dict[str, str]:
-        """Environment variables the binary needs."""
+        """Return environment variables that the binary needs."""
         return {}
 
     def set_option(self, name: str, value: str) -> None:
-        """Change a server setting; it counts from the next start on."""
+        """Change a server setting; it takes effect at the next start."""
         self._options[name] = value
 
     # -- start and stop
 
     @property
     def data_dir(self) -> Path:
-        """The server's data folder; its binary logs lie there."""
+        """Return the server's data folder, which contains its binary logs."""
         return self.folder / "data"
 
     @property
     def ca_path(self) -> Path:
-        """Certificate of the authority that signed this server's certificate."""
+        """Return the path of the certificate of the authority that signed this server's certificate."""
         return self.folder / "tls" / "ca.pem"
 
     @property
     def socket_path(self) -> Path:
-        """The server's Unix socket."""
+        """Return the path of the server's Unix socket."""
         return self.folder / "s.sock"
 
     @property
     def error_log(self) -> Path:
-        """The server's log."""
+        """Return the path of the server's log."""
         return self.folder / "error.log"
 
     def prepare(self) -> None:
@@ -123,7 +127,7 @@ class DatabaseServer(PrivateServer):
     # -- SQL
 
     def connect(self, user: str = "root", *, password: str | None = None, **arguments: Any) -> Any:
-        """A new pymysql connection (autocommit unless said otherwise). The caller closes it."""
+        """Return a new pymysql connection (autocommit unless specified otherwise). The caller closes it."""
         secret = user if password is None else password
         settings = {"host": self.host, "port": self.port, "autocommit": True, "charset": "utf8mb4", **arguments}
         if not any(name.startswith("ssl") for name in arguments):
@@ -143,13 +147,14 @@ class DatabaseServer(PrivateServer):
                         rows = list(cursor.fetchall())
             session = connection.thread_id()
         if any(statement.startswith("XA PREPARE") for statement in statements):
-            # Until the server has ended the session, no other one can end what it prepared (XAER_NOTA).
+            # Until the server has ended the session, no other session can end a transaction that it prepared
+            # (XAER_NOTA).
             known = "SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = %d"
             wait_until(lambda: not self.execute(known % session), timeout_s=60, what=f"the end of session {session}")
         return rows
 
     def scalar(self, statement: str, *, database: str | None = None) -> Any:
-        """The first value of the first row."""
+        """Return the first value of the first row."""
         return self.execute(statement, database=database)[0][0]
 
     @contextmanager
@@ -164,13 +169,15 @@ class DatabaseServer(PrivateServer):
                 self._drop(name)
 
     def _drop(self, database: str) -> None:
-        """Drop a database even if a connection that a failed test forgot has a transaction open there, or has prepared
-        one, which locks its tables for ever: as nobody says of which database these are, all are rolled back.
+        """Drop a database, even if a forgotten connection of a failed test has an open or prepared transaction in it.
+
+        Such a transaction locks its tables forever. Since the server does not report the database of a prepared
+        transaction, all of them are rolled back.
         """
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE DB = %s", (database,))
             for (identity,) in cursor.fetchall():
-                # It may have ended by itself (ER_NO_SUCH_THREAD).
+                # The session may have ended by itself (ER_NO_SUCH_THREAD).
                 with suppress(pymysql.err.OperationalError):
                     cursor.execute(f"KILL {identity}")
             cursor.execute("SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1")
@@ -186,13 +193,14 @@ class DatabaseServer(PrivateServer):
                 cursor.execute(f"DROP DATABASE IF EXISTS `{database}`")
 
     def binlog_paths(self) -> list[Path]:
-        """The binary log files on disk, oldest first; the last one is being written."""
+        """Return the paths of the binary log files, oldest first; the last one is being written."""
         return [self.data_dir / str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
 
     def purge_logs(self, *, flushed: bool = False) -> str:
-        """Begin a new binary log, unless it was `flushed` just now, and remove the others; returns its name.
+        """Begin a new binary log, unless it was `flushed` just now, and remove the others; return its name.
 
-        The server keeps a file that a log connection, even one that ended, has open: it is asked until all are gone.
+        The server keeps files that a log connection has open, even an ended one: the purge is repeated until all are
+        removed.
         """
         if not flushed:
             self.execute("FLUSH BINARY LOGS")
@@ -211,7 +219,7 @@ class DatabaseServer(PrivateServer):
         return build_once(f"templates/{self._template_name()}-v{TEMPLATE_VERSION}", self._build_template)
 
     def _write_configuration(self, *, networking: bool = True) -> list[str]:
-        """Write ``my.cnf``; returns the arguments that make the server read it."""
+        """Write ``my.cnf``; return the arguments that make the server read it."""
         settings: dict[str, str | None] = {
             **_SETTINGS,
             "user": pwd.getpwuid(os.getuid()).pw_name,
@@ -254,7 +262,7 @@ class DatabaseServer(PrivateServer):
         return b"ready for connections" in self.error_log.read_bytes()
 
     def _build_template(self, folder: Path) -> None:
-        """Initialise a data folder under ``folder/data``, as a server object whose home is `folder`."""
+        """Initialise a data folder under ``folder/data``, by a server object whose home is `folder`."""
         builder = type(self).__new__(type(self))
         builder.__dict__.update(self.__dict__)
         builder.folder = folder

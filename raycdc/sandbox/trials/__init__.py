@@ -1,7 +1,8 @@
-"""Trial servers: private ones with a small shop in them, for people who have none and for ``raycdc demo``.
+"""Sandbox servers: private servers with a small sample shop, for users without a server, and for ``raycdc demo``.
 
-``trial.py`` is what a trial server says of itself, ``kinds.py`` lists them, ``goods.py`` is the shop of servers without
-SQL, and ``targets.py`` reads what a pipeline wrote. A trial lives as long as its block: server and data go with it.
+``trial.py`` has the interface of a sandbox server, ``kinds.py`` lists the kinds, ``goods.py`` has the shop of servers
+without SQL, and ``targets.py`` reads the rows that a pipeline wrote. A server is started by a block, and removed with
+its data at the end of the block.
 """
 
 from raycdc.sandbox.trials.kinds import KINDS, SOURCES, new_trial

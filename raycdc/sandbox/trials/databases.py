@@ -1,4 +1,4 @@
-"""Trial servers that speak SQL: MariaDB and MySQL, from which and to which rows can go, and PostgreSQL."""
+"""Sandbox servers that speak SQL: MariaDB and MySQL, as sources and targets, and PostgreSQL, as a target."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from raycdc.sandbox.servers.server import DatabaseServer
 from raycdc.sandbox.shop import TABLES, ShopSize, ShopWorkload, create_shop
 from raycdc.sandbox.trials.trial import COMPARED, DATABASE, SandboxAccount, SandboxServer, SandboxSourceServer
 
-#: Holds the record of commits of a pipeline that writes to the server.
+#: The database with the commit record of a pipeline that writes to the server.
 TARGET = "lake"
 _VERSION = "SELECT current_setting('server_version')"
 
 
 class MySqlSandbox(SandboxSourceServer):
-    """MariaDB or MySQL."""
+    """A MariaDB or MySQL server."""
 
     title: ClassVar[str] = "MySQL"
     accounts: ClassVar[tuple[SandboxAccount, ...]] = (
@@ -88,7 +88,7 @@ with server.cursor() as cursor:
         self._shop.step()
 
     def alter(self) -> None:
-        """Customers get points from here on."""
+        """Add a column with points to the customers."""
         self._shop.add_points_column()
 
     def summary(self) -> str:
@@ -109,13 +109,13 @@ with server.cursor() as cursor:
 
 
 class MariaDbSandbox(MySqlSandbox):
-    """MariaDB."""
+    """A MariaDB server."""
 
     title: ClassVar[str] = "MariaDB"
 
 
 class PostgresSandbox(SandboxServer):
-    """PostgreSQL, as a target."""
+    """A PostgreSQL server, as a target."""
 
     title: ClassVar[str] = "PostgreSQL"
     accounts: ClassVar[tuple[SandboxAccount, ...]] = (SandboxAccount("postgres", "postgres", "may do everything"),)
@@ -152,7 +152,7 @@ with postgresql.connect(url) as server, server.cursor() as cursor:
         }
 
     def held(self, table: str) -> dict[int, str]:
-        """The rows of the shop's table as `SandboxSourceServer.held` has them."""
+        """Return the rows of the shop's table, as `SandboxSourceServer.held` does."""
         wanted = f'SELECT id, "{COMPARED[table]}" FROM "{DATABASE}"."{table}"'
         return _held(self._server.execute(wanted, database=TARGET))
 

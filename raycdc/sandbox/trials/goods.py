@@ -1,6 +1,6 @@
-"""The shop of servers without SQL: its rows, and what customers do, as changes that a server's own client writes.
+"""The shop of servers without SQL: its rows, and changes by customers, which a server's own client writes.
 
-Pure but for its random numbers: the same seed makes the same changes.
+Pure, except for random numbers: the same seed makes the same changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Row = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class SandboxRowChange:
-    """One row of a table: as it was, and as it is; None if there was or is none."""
+    """A change of one row of a table: the row before and after it; None if there was or is no row."""
 
     table: str
     before: Row | None
@@ -26,7 +26,7 @@ class SandboxRowChange:
 
 
 class SandboxRows:
-    """The rows as they are now, and `step`, which changes some of them."""
+    """The present rows, and `step`, which changes some of them."""
 
     def __init__(self, size: ShopSize, *, seed: int = 2026) -> None:
         self._random = random.Random(seed)
@@ -37,11 +37,11 @@ class SandboxRows:
             "products": {n: self._product(n) for n in range(1, size.products + 1)},
             "orders": {n: self._order(n) for n in range(1, size.orders + 1)},
         }
-        #: Changes by kind.
+        #: The number of changes of each kind.
         self.counts: Counter[str] = Counter()
 
     def step(self) -> list[SandboxRowChange]:
-        """The changes of one transaction, which `rows` has by then."""
+        """Make one transaction: change `rows`, and return the changes."""
         self.counts["transactions"] += 1
         choice = self._random.random()
         if choice < 0.4:
@@ -57,7 +57,7 @@ class SandboxRows:
         return [self._set("customers", number, {**self.rows["customers"][number], "tier": tier})]
 
     def summary(self) -> str:
-        """What was done, in words."""
+        """Return a summary of the changes, in words."""
         done = self.counts
         return (
             f"{done['transactions']:,} transactions changed the shop: {done['insert']:,} rows inserted, "
@@ -65,7 +65,7 @@ class SandboxRows:
         )
 
     def held(self, table: str, column: str) -> dict[int, str]:
-        """The values of one column by the rows' keys, as texts."""
+        """Return the values of one column by the rows' keys, as texts."""
         return {number: str(row[column]) for number, row in self.rows[table].items()}
 
     def _buy(self) -> Iterator[SandboxRowChange]:

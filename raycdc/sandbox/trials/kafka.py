@@ -1,4 +1,4 @@
-"""The trial server of Kafka: a broker with the shop's changes as Debezium's messages, a topic for each table."""
+"""The sandbox server of Kafka: a broker with the shop's changes as Debezium's messages, in a topic per table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = "debezium-json"
 
 
 class KafkaSandbox(SandboxSourceServer):
-    """The plain listener knows no users; the one with TLS does."""
+    """A Kafka broker. Its plain listener has no users; the one with TLS has."""
 
     title: ClassVar[str] = "Kafka"
     accounts: ClassVar[tuple[SandboxAccount, ...]] = ()
@@ -90,11 +90,11 @@ consumer.close()"""
         return self._goods.held(table, COMPARED[table])
 
     def written(self, table: str) -> dict[int, str]:
-        """The rows that a pipeline's messages about a table of the shop add up to, as `held` has them."""
+        """Return the rows that result from a pipeline's messages about a table of the shop, as `held` does."""
         from confluent_kafka import Consumer, TopicPartition
 
         settings = {"bootstrap.servers": self.address, "group.id": "demo", "log_level": 0}
-        # Messages of transactions that were given up are none.
+        # Messages of aborted transactions do not count.
         consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": "true"})
         rows: dict[int, str] = {}
         try:
@@ -136,6 +136,9 @@ consumer.close()"""
 
 
 def _key(row: Row) -> int:
-    """The key of a table's row, or of a collection's. Debezium spells an unsigned BIGINT as base64 of its bytes."""
+    """Return the key of a table's row, or of a collection's document.
+
+    Debezium writes an unsigned BIGINT as its bytes in base64.
+    """
     key = row.get("id", row.get("_id"))
     return int.from_bytes(base64.b64decode(key), "big", signed=True) if isinstance(key, str) else int(str(key))

@@ -1,6 +1,6 @@
-"""The kinds of trial servers, by the names that people type.
+"""The kinds of sandbox servers, by the names that people type.
 
-Trial object stores, and a catalog of Iceberg on one: what they say of themselves is a piece of a configuration.
+Object stores, and an Iceberg catalog on one of them, describe themselves by sections of a configuration.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from raycdc.sandbox.trials.kafka import KafkaSandbox
 from raycdc.sandbox.trials.mongodb import MongoDbSandbox
 from raycdc.sandbox.trials.trial import SandboxServer
 
-#: The bucket or container that is there.
+#: The existing bucket or container.
 BUCKET = "lake"
 
 
 class ObjectStoreSandbox(SandboxServer):
-    """An object store with an empty bucket. It believes every key."""
+    """An object store with an empty bucket. It accepts every key."""
 
     title: ClassVar[str] = "An object store"
 
@@ -71,7 +71,7 @@ class ObjectStoreSandbox(SandboxServer):
 
 
 class CatalogSandbox(SandboxServer):
-    """Iceberg's REST catalog, on an S3 of its own."""
+    """Iceberg's REST catalog, on its own S3 server."""
 
     title: ClassVar[str] = "Iceberg's REST catalog"
 
@@ -109,15 +109,15 @@ Maker = Callable[[int | None], SandboxServer]
 
 @dataclass(frozen=True, slots=True)
 class SandboxKind:
-    """A kind of trial server: what it is, and how one is made, on a given port or on any."""
+    """A kind of sandbox server: a summary, and a function that creates a server on a given port or on any port."""
 
     summary: str
     make: Maker
-    #: Where such servers are usually found; 0: nowhere.
+    #: The usual port of such servers; 0: none.
     standard_port: int = 0
 
 
-#: Those that have a shop.
+#: The kinds of servers with a shop.
 SOURCES: Mapping[str, SandboxKind] = {
     "mariadb": SandboxKind("MariaDB, source or target", lambda port: MariaDbSandbox(MariaDbServer(port=port)), 3306),
     "mysql": SandboxKind("MySQL 8.0, source or target", lambda port: MySqlSandbox(MySqlServer(port=port)), 3306),
@@ -153,14 +153,14 @@ KINDS: Mapping[str, SandboxKind] = {
 
 
 def new_trial(kind: str, *, port: int | None = None, standard: bool = False) -> SandboxServer:
-    """A trial server of one of `KINDS`, to be started as a block.
+    """Return a sandbox server of one of `KINDS`, which its block starts.
 
-    `port` is taken as it is. Raises `ConfigError` if it is in use. With `standard` the usual port is taken where none
-    is given and it is free. The first start of a kind on a machine may take minutes, because it is downloaded; a
+    A given `port` is used, and `ConfigError` raised if it is in use. With `standard`, the usual port is used if none is
+    given and it is free. The first start of a kind on a machine may take minutes, because it is downloaded; a
     `ServerError` then says what is missing.
     """
     found = KINDS[kind]
-    # Asked before the start: a client that waits for the new server would find the one that is there.
+    # The port is checked before the start, because a client that waits for the new server would find the existing one.
     if port is not None and not _is_free(port):
         raise ConfigError(f"Port {port} of {PrivateServer.host} is in use. Name another one, or leave --port out.")
     if port is None and standard and found.standard_port and _is_free(found.standard_port):

@@ -1,4 +1,4 @@
-"""The trial server of MongoDB's protocol: a replica set of one node, from which and to which documents can go."""
+"""The sandbox server of MongoDB's protocol: a replica set of one node, as a source and a target."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from raycdc.sandbox.shop import ShopSize
 from raycdc.sandbox.trials.goods import Row, SandboxRowChange, SandboxRows
 from raycdc.sandbox.trials.trial import COMPARED, DATABASE, SandboxSourceServer
 
-#: Of the shop's columns, the key of a document.
+#: The column of the shop that is the key of a document.
 KEY = "_id"
 
 
 class MongoDbSandbox(SandboxSourceServer):
-    """It keeps everything in memory and knows no users: any account will do."""
+    """A replica set that keeps everything in memory and has no users: any account works."""
 
     title: ClassVar[str] = "MongoDB"
 
@@ -77,7 +77,7 @@ print(*client.{database}.{table}.find().limit(5), sep="\\n")"""
 
     def held(self, table: str) -> dict[int, str]:
         column = COMPARED[table]
-        # Rows of tables keep their own key beside that of the document.
+        # Rows of tables keep their own key in addition to the document's key.
         return {int(row.get("id", row[KEY])): str(row[column]) for row in self._server.find(DATABASE, table)}
 
     def _write(self, change: SandboxRowChange) -> None:

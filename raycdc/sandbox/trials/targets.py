@@ -1,7 +1,7 @@
-"""What a pipeline of the demo writes to, read by others' libraries: folders here, or a trial server.
+"""The targets of the demo's pipeline, read by other libraries than raycdc's: local folders, or a sandbox server.
 
-A target says its section of the configuration, where its tables are, how people look at them, and which rows a table of
-the shop has there.
+A target has its section of the configuration, the location of its tables, code that shows them, and the rows of a table
+of the shop.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from raycdc.sandbox.trials.mongodb import MongoDbSandbox
 from raycdc.sandbox.trials.trial import COMPARED, DATABASE
 from raycdc.storage.settings import LIKE_ANYBODY
 
-#: The table that people are shown.
+#: The table in the examples for people.
 SHOWN = "orders"
 
 
 class SandboxTarget(AbstractContextManager["SandboxTarget"], ABC):
-    """See the module's docstring. The block starts what has to be started, and ends it."""
+    """A target of the demo; see the module's docstring. The block starts what is needed, and ends it."""
 
-    #: Whether it goes with the block.
+    #: True if the target is a server that ends with the block.
     is_server = False
 
     def __enter__(self) -> Self:
@@ -42,7 +42,7 @@ class SandboxTarget(AbstractContextManager["SandboxTarget"], ABC):
     @property
     @abstractmethod
     def keys(self) -> Mapping[str, str]:
-        """Keys of ``[sink]``."""
+        """Return the keys of ``[sink]``."""
 
     @property
     @abstractmethod
@@ -52,15 +52,15 @@ class SandboxTarget(AbstractContextManager["SandboxTarget"], ABC):
     @property
     @abstractmethod
     def preview_code(self) -> str:
-        """Python that prints a few rows."""
+        """Return Python code that prints a few rows."""
 
     @abstractmethod
     def held(self, table: str) -> dict[int, str]:
-        """The rows of a table of the shop, as `raycdc.sandbox.trials.SandboxSourceServer.held` has them."""
+        """Return the rows of a table of the shop, as `raycdc.sandbox.trials.SandboxSourceServer.held` does."""
 
 
 class SandboxFolder(SandboxTarget):
-    """Tables in a folder: `kind` is delta, iceberg, parquet or jsonl."""
+    """Tables in a folder. `kind` is delta, iceberg, parquet or jsonl."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self._kind = kind
@@ -94,7 +94,7 @@ class SandboxFolder(SandboxTarget):
 
 
 class SandboxServerTarget(SandboxTarget):
-    """A trial server: `kind` is one of `SERVERS`."""
+    """A sandbox server as a target. `kind` is one of `SERVERS`."""
 
     is_server = True
 
@@ -131,13 +131,13 @@ class SandboxServerTarget(SandboxTarget):
                 raise AssertionError(f"{self._trial!r} is no target of the demo")
 
 
-#: The server of a sink, by the names that people type.
+#: The kind of server of each sink that people can type.
 SERVERS = ("postgres", "mysql", "mariadb", "mongodb", "kafka")
 FOLDERS = ("delta", "iceberg", "parquet", "jsonl")
 
 _PREVIEWS: Mapping[str, str] = {
-    # Not `to_pyarrow_table`: a process that called it and ends at once is aborted as often as not, by a thread that
-    # Arrow has left behind.
+    # `to_pyarrow_table` is not used: a process that calls it and ends immediately is often aborted by a thread of
+    # Arrow.
     "delta": """from deltalake import DeltaTable, QueryBuilder
 from pyarrow import table
 lake = QueryBuilder().register("orders", DeltaTable("{location}"))
@@ -160,7 +160,7 @@ print(*lines[:5], sep="")""",
 
 
 def new_target(kind: str, folder: Path) -> SandboxTarget:
-    """A target of `FOLDERS` or `SERVERS`, not started."""
+    """Return a target of `FOLDERS` or `SERVERS`, which is not started yet."""
     return SandboxFolder(kind, folder) if kind in FOLDERS else SandboxServerTarget(kind)
 
 
@@ -173,7 +173,7 @@ def _held(table: pa.Table, column: str) -> dict[int, str]:
 
 
 def _folded(location: Path, kind: str, column: str) -> dict[int, str]:
-    """What a changelog adds up to."""
+    """Return the rows that result from a changelog."""
     held: dict[int, str] = {}
     for row in sorted(read_changelog(location, kind), key=lambda each: int(each["_seq"])):
         number = int(row["id"] if "id" in row else row["_id"])

@@ -1,7 +1,7 @@
-"""What a trial server says of itself: how it is reached, by whom, and what to type next.
+"""The interface of a sandbox server: its address, its accounts, and the next commands to type.
 
-A `SandboxServer` is a server with its accounts. A `SandboxSourceServer` also has a shop, which can be changed and asked
-for its rows, so that a target can be compared with it by means that share nothing with raycdc.
+A `SandboxServer` is a server with its accounts. A `SandboxSourceServer` also has a shop. The shop can be changed, and
+its rows can be read without code of raycdc, for comparison with a target.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import ClassVar, Self
 from raycdc.sandbox.servers.private import PrivateServer
 from raycdc.sandbox.shop import ShopSize
 
-#: The shop's tables, and the column of each whose values are compared beside the keys.
+#: The shop's tables, and the column of each whose values are compared, in addition to the keys.
 COMPARED: Mapping[str, str] = {"customers": "tier", "products": "stock", "orders": "quantity"}
 DATABASE = "shop"
-#: As many columns as a terminal has.
+#: The number of columns of a terminal.
 _WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxAccount:
-    """Who may connect. `may` says what for, in words that follow on the name."""
+    """An account. `may` is its purpose, in words that follow the name."""
 
     name: str
     password: str
@@ -36,9 +36,9 @@ class SandboxAccount:
 
 
 class SandboxServer(AbstractContextManager["SandboxServer"], ABC):
-    """See the module's docstring. The block starts the server and removes it."""
+    """A sandbox server. The block starts the server and removes it."""
 
-    #: What people know it by.
+    #: The name by which people know the server.
     title: ClassVar[str]
     accounts: ClassVar[tuple[SandboxAccount, ...]] = ()
 
@@ -58,7 +58,7 @@ class SandboxServer(AbstractContextManager["SandboxServer"], ABC):
         self.server.close()
 
     def prepare(self) -> None:
-        """Make what a target needs, such as the database that an address names."""
+        """Create what a target needs, such as the database that an address names."""
 
     @property
     def address(self) -> str:
@@ -66,7 +66,7 @@ class SandboxServer(AbstractContextManager["SandboxServer"], ABC):
 
     @property
     def version(self) -> str:
-        """The server's own name and version."""
+        """Return the server's own name and version."""
         return self.title
 
     @property
@@ -75,60 +75,65 @@ class SandboxServer(AbstractContextManager["SandboxServer"], ABC):
         """Return the URL for clients."""
 
     def preview_code(self, database: str, table: str) -> str:
-        """Python that prints a few rows of a table, or whatever it is there; raycdc's own packages are enough."""
+        """Return Python code that prints a few rows of a table; raycdc's own packages suffice."""
         return ""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables that the commands below need."""
+        """Return the environment variables that the commands need."""
         return {}
 
     @property
     def as_sink(self) -> Mapping[str, str]:
-        """Keys of ``[sink]`` for this server, secrets by reference; none of a server that is no target."""
+        """Return the keys of ``[sink]`` for this server, with references to secrets; empty for a server that is no
+        target.
+        """
         return {}
 
     @property
     def piece(self) -> str:
-        """Sections of a configuration, for a server that ``raycdc init`` does not ask about."""
+        """Return sections of a configuration, for a server that ``raycdc init`` does not ask about."""
         return ""
 
 
 class SandboxSourceServer(SandboxServer):
-    """A trial server with the shop's tables `COMPARED`."""
+    """A sandbox server with the shop's tables `COMPARED`."""
 
     @property
     @abstractmethod
     def as_source(self) -> Mapping[str, str | int | Sequence[str]]:
-        """Keys of ``[source]`` for the whole shop, secrets by reference."""
+        """Return the keys of ``[source]`` for the whole shop, with references to secrets."""
 
     @property
     @abstractmethod
     def init_words(self) -> Sequence[str]:
-        """Options of ``raycdc init`` for the whole shop."""
+        """Return the options of ``raycdc init`` for the whole shop."""
 
     @abstractmethod
     def fill(self, size: ShopSize) -> None:
-        """Make the shop; once."""
+        """Create the shop; called once."""
 
     def alter(self) -> None:
-        """Change the columns of a table, where the server knows columns. Not while another thread is in `step`."""
+        """Change the columns of a table, if the server has columns. Not while another thread is in `step`."""
 
     @abstractmethod
     def step(self) -> None:
-        """One transaction of a customer. Used from one thread at a time."""
+        """Make one transaction of a customer. Used by one thread at a time."""
 
     @abstractmethod
     def summary(self) -> str:
-        """What the steps did so far, in words."""
+        """Return a summary of the steps so far, in words."""
 
     @abstractmethod
     def held(self, table: str) -> dict[int, str]:
-        """The rows of a table by their keys: the value of the column `COMPARED` names, as text."""
+        """Return the rows of a table by their keys: the value of the column that `COMPARED` names, as text."""
 
 
 def typed(words: Sequence[str], indent: str = "  ") -> list[str]:
-    """A command in lines of at most 80 columns that can be copied as they are; an option stays with its value."""
+    """Return a command in lines of at most 80 columns that can be copied as they are.
+
+    An option and its value are on the same line.
+    """
     pieces: list[str] = []
     for number, word in enumerate(words):
         shown = shlex.quote(word)
@@ -147,7 +152,7 @@ def typed(words: Sequence[str], indent: str = "  ") -> list[str]:
 
 
 def program(name: str) -> str:
-    """A program of this installation, as it is typed here."""
+    """Return how a program of this installation is typed here."""
     found = shutil.which(name)
     folder = Path(sys.executable).parent
     if found is not None and Path(found).parent == folder:
@@ -158,5 +163,5 @@ def program(name: str) -> str:
 
 
 def python_command(code: str) -> list[str]:
-    """A command that runs Python `code`, in lines that can be copied as they are."""
+    """Return a command that runs Python `code`, in lines that can be copied as they are."""
     return [f"{program('python')} -c '", *code.splitlines(), "'"]

@@ -13,7 +13,8 @@ once, as far as a single process can test; the behaviour at a power cut depends 
 
 `widen`, `back_up`, `alter`, `erase`, `rename`, `revoke`, `maintain` and `away` are operations of other users on a
 target. Each is supplied, or `impossible` has the reason why it cannot be done to a target of this sink. Then its story
-is skipped with that reason; if neither is given, the story fails. `raycdc.testing.sink_hooks` describes all hooks.
+is skipped with that reason; if neither is given, the story fails. `raycdc.testing.sink_stories.SinkHooks` describes all
+hooks.
 """
 
 from __future__ import annotations

@@ -1,18 +1,139 @@
-"""The common part of the stories of sinks: a play that has begun, and the checks at its end."""
+"""The hooks that a test of a sink supplies for `raycdc.testing.SinkConformance`, and the common part of its stories.
+
+The hooks show how other users read and change the targets. The stories call them, each with its own folder, which
+contains all targets or describes their location. The common part is a play that has begun, and the checks at its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
+from unittest import SkipTest
 
 from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
+from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import UPSERT, CommitVector, Sink, TableCommit
-from raycdc.testing.epochs import ScriptedTable
-from raycdc.testing.sink_hooks import SinkHooks
+from raycdc.storage.settings import LIKE_ANYBODY, StorageSettings
+from raycdc.testing.epochs import Change, Row, ScriptedTable
 from raycdc.testing.sink_play import Play
+
+
+class SinkHooks(ABC):
+    """The hooks of a sink's test.
+
+    A hook with a default may be left out if the operation is not possible for this target; then `impossible` has the
+    reason.
+    """
+
+    #: The hooks that are not supplied, by name, with the reason that the skipped story shows; ``replace`` stands for
+    #: that of ``pipeline.on_existing``.
+    impossible: ClassVar[Mapping[str, str]] = {}
+    #: True if a changelog keeps the order of all changes, False if only the order of those of one key.
+    keeps_order: ClassVar[bool] = True
+    #: The types of schema changes that the stories leave out, as with ``pipeline.exclude_schema_changes``.
+    left_out: ClassVar[frozenset[str]] = frozenset()
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        """Return the sink's section of a configuration with its ``type``, for a sink with an entry point."""
+        raise NotImplementedError("supply settings, or new_sink")
+
+    def new_sink(self, folder: Path) -> Sink:
+        """Return a sink that is not open yet."""
+        settings = self.settings(folder)
+        plugin = load_plugin(PluginGroup.SINKS, settings["type"])
+        sink: Sink = plugin.create(plugin.config(**settings))
+        sink.storage = self.storage(folder)
+        return sink
+
+    def storage(self, folder: Path) -> StorageSettings:
+        """Return the settings of object stores, for a sink that takes their URLs."""
+        return LIKE_ANYBODY
+
+    @abstractmethod
+    def rows(self, folder: Path, target: TableId) -> list[Row]:
+        """Return the rows of `target` as its readers see them, as Python values by column.
+
+        Rows of a changelog have ``_op`` and ``_seq`` as the sink writes them. A target without rows, or that does not
+        exist yet, gives an empty list.
+        """
+
+    @abstractmethod
+    def lose(self, folder: Path, target: TableId) -> None:
+        """Remove `target`, as another user might."""
+
+    @abstractmethod
+    def occupy(self, folder: Path, target: TableId) -> None:
+        """Put something of another user at `target`, with at least one row."""
+
+    def changes(self, table: ScriptedTable) -> list[Change]:
+        """Return the changes of `table` in order, in the form of this sink's changelog: the kind of each row, and the
+        row.
+        """
+        return list(table.changelog)
+
+    # -- operations of other users on a target
+
+    def widen(self, folder: Path, target: TableId) -> None:
+        """Add a column ``note`` to `target`, as another user might, and give all its rows a value there.
+
+        Not needed if rows are never updated.
+        """
+        raise NotImplementedError
+
+    def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
+        """Copy `target` and the pipeline's record of it, as a backup does. The returned function restores both.
+
+        Not needed if an older copy cannot be told from permitted operations, such as the removal of files.
+        """
+        raise NotImplementedError
+
+    def alter(self, folder: Path, target: TableId) -> None:
+        """Change `target` so that a row whose ``qty`` is `raycdc.testing.sink_play.LARGE` cannot be written to it: for
+        example drop the column, make it narrower, or forbid such values.
+        """
+        raise NotImplementedError
+
+    def erase(self, folder: Path, target: TableId) -> None:
+        """Delete some rows of `target`, by the means of its store."""
+        raise NotImplementedError
+
+    def rename(self, folder: Path, target: TableId, to: TableId) -> None:
+        """Rename `target` to `to`."""
+        raise NotImplementedError
+
+    def revoke(self, folder: Path, target: TableId) -> Callable[[], object]:
+        """Revoke the right of the sink's user to write to `target`, and only to it.
+
+        The returned function grants it again.
+        """
+        raise NotImplementedError
+
+    def maintain(self, folder: Path, target: TableId) -> None:
+        """Do to `target` what administrators may do at any time, because no row is lost and every row still fits.
+
+        For example create an index, compact or vacuum, add partitions or a comment.
+        """
+        raise NotImplementedError
+
+    def unreachable(self, folder: Path) -> AbstractContextManager[object]:
+        """Make the store unreachable or overloaded until the context ends, which another thread may do.
+
+        Not for a store on the same machine as the pipeline's state.
+        """
+        raise NotImplementedError
+
+    def _need(self, hook: str) -> None:
+        """Skip the story if `hook` is `impossible`; raise an error if it is neither supplied nor impossible."""
+        if (reason := self.impossible.get(hook)) is not None:
+            raise SkipTest(f"{hook}: {reason}")
+        own, default = getattr(type(self), hook, None), getattr(SinkHooks, hook, None)
+        assert own is not default or own is None, f"supply `{hook}`, or say in `impossible` why nobody can do that"
 
 
 class SinkStories(SinkHooks):

@@ -11,7 +11,8 @@ and pytest plays each ``test_…`` below in a folder of its own. The source must
 primary key, and each step of `change` must insert, update and delete rows of all of them. A source whose rows are only
 appended says ``kinds = frozenset({RowKind.INSERT})``: then `change` inserts, and the log must have no other changes.
 
-`raycdc.testing.source_hooks` describes all hooks that a test may supply.
+`SourceHooks` describes all hooks that a test may supply. The stories call them, each with its own folder, in which a
+source may keep files.
 
 The stories share a play, the checks at its end, and the log as a reader sees it.
 
@@ -27,12 +28,13 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +43,7 @@ from raycdc.core import failpoints
 from raycdc.driver.consumer import Epoch
 from raycdc.errors import LogLostError
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
+from raycdc.source.connector import IncrementalSource, SourceContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator.snapshot_plan import StartPoint, first_state
 from raycdc.source.snapshot.log.log_rows import key_values
@@ -57,8 +60,38 @@ from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.source.tables.parking import TableRequest
 from raycdc.source.tables.table_life import Live
 from raycdc.state.opaque import PlannerState
-from raycdc.testing.source_hooks import SourceHooks
-from raycdc.testing.source_play import SourcePlay
+from raycdc.testing.source_play import Row, SourcePlay
+
+
+class SourceHooks(ABC):
+    """The hooks of a source's test. A hook with a default need not be supplied."""
+
+    #: The kinds of changes that the source has. An update is represented by the row after it.
+    kinds: ClassVar[frozenset[RowKind]] = frozenset({RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.DELETE})
+
+    @abstractmethod
+    def new_source(self, folder: Path, context: SourceContext | None = None) -> IncrementalSource[Any]:
+        """Return the source, as any process creates it."""
+
+    @abstractmethod
+    def change(self, folder: Path, step: int) -> None:
+        """Change rows of all tables at the source, in all of its `kinds`. `step` counts from 1.
+
+        Sources that were created earlier see the change, too, as with a server.
+        """
+
+    @abstractmethod
+    def rows(self, folder: Path, table: TableId) -> list[Row]:
+        """Return the present rows of `table` at the source, as Python values by column."""
+
+    def acknowledged(self, folder: Path) -> int | None:
+        """Return the ordinal up to which everything was acknowledged to the source; None if it does not keep that."""
+        return None
+
+    def lose_log(self, folder: Path) -> bool:
+        """Purge the present log of the source; return False if that is not possible."""
+        return False
+
 
 #: The number of steps of `SourceHooks.change` in a story.
 STEPS = 3

@@ -30,8 +30,8 @@ from raycdc.sinks.steps import (
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 from raycdc.testing import SinkConformance
 from raycdc.testing.epochs import Row
-from raycdc.testing.sink_hooks import SinkHooks
 from raycdc.testing.sink_play import LARGE
+from raycdc.testing.sink_stories import SinkHooks
 
 LOCK = threading.RLock()
 Document = dict[str, dict[str, Any]]

@@ -5,9 +5,9 @@ through raycdc's own connector, so that a fault of the connector cannot hide its
 
 Checksums of Arrow tables do not depend on the order of rows, and differing rows can be listed.
 
-*Contract*: two tables have equal `ServerChecksum`s if they have the same rows the same number of times, in any order; every column takes part, each value in an exact text (floats by their
-shortest round-trip form, instants as microseconds). Row hashes of 128 bits are added, because an exclusive-or would
-ignore a row that occurs twice.
+*Contract*: two tables have equal `ServerChecksum`s if they have the same rows the same number of times, in any order;
+every column takes part, each value in an exact text (floats by their shortest round-trip form, instants as
+microseconds). Row hashes of 128 bits are added, because an exclusive-or would ignore a row that occurs twice.
 
 A changelog is checked, too: each change must occur once, and each before-image must equal the last after-image of its
 key. The kill tests do this with the rows of a changelog sink, which must have the metadata columns of

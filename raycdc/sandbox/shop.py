@@ -6,8 +6,8 @@ of the same size are equal.
 A workload with a seed changes the shop while snapshot and log are read.
 
 Used by ``raycdc demo`` and the kill tests. It has one connection, and makes one transaction per `step`; the same seed
-on the same shop makes the same statements. *Contract*: a given fraction of the row operations is in the key range `hot`, so that a test
-can change the chunk that is being read.
+on the same shop makes the same statements. *Contract*: a given fraction of the row operations is in the key range
+`hot`, so that a test can change the chunk that is being read.
 """
 
 from __future__ import annotations

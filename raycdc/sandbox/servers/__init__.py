@@ -14,8 +14,7 @@ from raycdc.sandbox.servers.mysql import MySqlServer
 from raycdc.sandbox.servers.mysql_newest import MySqlNewestServer
 from raycdc.sandbox.servers.postgres import PostgresServer
 from raycdc.sandbox.servers.private import ServerError
-from raycdc.sandbox.servers.s3 import MotoServer
-from raycdc.sandbox.servers.s3mock import S3MockServer
+from raycdc.sandbox.servers.s3 import MotoServer, S3MockServer
 from raycdc.sandbox.servers.server import DatabaseServer
 
 __all__ = [

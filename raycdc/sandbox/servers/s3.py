@@ -2,7 +2,8 @@
 
 A private moto serves S3 and Glue in one Python process, small enough for every run of the tests. It keeps everything in
 memory, so data does not survive ``kill``. Keys and secrets are not checked. With racing clients, several sometimes win
-a conditional put: tests of such puts use `store_proxy`.
+a conditional put: tests of such puts use `store_proxy`. S3Mock, Adobe's server of the S3 API, runs in Java and has the
+same weakness; its objects are files in the server's folder, and its listings are in order.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import http.client
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import ClassVar
 
-from raycdc.sandbox.servers.private import PrivateServer, ServerError
+from raycdc.sandbox.cache import build_once
+from raycdc.sandbox.servers.private import PrivateServer, ServerError, free_port
+from raycdc.spark.artifacts import fetch, java_command
 from raycdc.storage.settings import StorageSettings
 
 _TIMEOUT_S = 20.0
@@ -91,3 +95,55 @@ class MotoServer(PrivateServer, S3Server):
         log = self.folder / "out.log"
         command = [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(self.port)]
         self._run(command, self._listens, name="moto", logs=[log], timeout_s=_START_TIMEOUT_S)
+
+
+S3MOCK_VERSION = "4.11.0"
+_COORDINATES = (f"com.adobe.testing:s3mock:{S3MOCK_VERSION}",)
+_MAIN = "com.adobe.testing.s3mock.S3MockApplication"
+_S3MOCK_TIMEOUT_S = 300.0
+
+
+class S3MockServer(PrivateServer, S3Server):
+    """``with S3MockServer() as s3: s3.create_bucket("lake")``."""
+
+    flavor: ClassVar[str] = "s3mock"
+    taken: ClassVar[str] = "already in use"
+
+    def __init__(self, *, port: int | None = None) -> None:
+        super().__init__(port=port)
+        self._secure_port = 0
+
+    def prepare(self) -> None:
+        """Download the jars, once per machine. May take a minute; later calls are free."""
+        _home()
+
+    def _launch(self) -> None:
+        (self.folder / "data").mkdir(exist_ok=True)
+        memory = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options = {
+            "server.address": self.host,
+            "server.port": self._secure_port,
+            "com.adobe.testing.s3mock.httpPort": self.port,
+            "com.adobe.testing.s3mock.store.root": self.folder / "data",
+            "com.adobe.testing.s3mock.store.retainFilesOnExit": "true",
+            "logging.level.root": "WARN",
+        }
+        command = [java_command(), *memory, f"-Djava.io.tmpdir={self.folder}", "-cp", f"{_home()}/*", _MAIN]
+        command += [f"--{name}={value}" for name, value in options.items()]
+        log = self.folder / "out.log"
+        self._run(command, self._listens, name="S3Mock", logs=[log], timeout_s=_S3MOCK_TIMEOUT_S)
+
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
+        self._secure_port = self._secure_port or free_port()
+
+    def _forget_ports(self) -> None:
+        super()._forget_ports()
+        self._secure_port = 0
+
+
+def _home() -> Path:
+    def unpack(folder: Path) -> None:
+        fetch(folder, _COORDINATES, complete=True)
+
+    return build_once(f"s3mock-{S3MOCK_VERSION}", unpack)

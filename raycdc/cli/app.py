@@ -168,7 +168,7 @@ def ui(
 ) -> int:
     """Print a link to the web UI of the running pipeline of CONFIG. It signs in one browser, within ten minutes."""
     configure_logging(verbose)
-    from raycdc.cli.ui import print_ui_link
+    from raycdc.cli.status import print_ui_link
 
     return print_ui_link(config, reads_only=read_only)
 

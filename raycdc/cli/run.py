@@ -16,20 +16,20 @@ from types import FrameType
 from typing import TYPE_CHECKING, Protocol, TextIO, cast, get_args
 
 from raycdc.cli.demo_mark import require_servers
-from raycdc.cli.screens.json_view import JsonView
 from raycdc.config import PipelineConfig, load_config
 from raycdc.config.sections.observability import UiAccess
 from raycdc.config.sections.pipeline import Engines
 from raycdc.core.startup_tuning import without_pandas
 from raycdc.core.terminal_text import printable_text
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
-from raycdc.observe.events import Failed, Listener, RunEvent
+from raycdc.observe.events import Failed, Listener, RunEvent, Starting
 from raycdc.observe.status import RunStatus
 from raycdc.plugins import third_parties
 from raycdc.server.client import page_link
 
 if TYPE_CHECKING:  # The import is here, so that a command that is refused immediately does not wait for it.
     from raycdc.driver.resolve import ResolvedRun
+
 
 UNTIL_CAUGHT_UP = "caught-up"
 
@@ -318,3 +318,37 @@ class _Stopper:
             raise KeyboardInterrupt
         else:
             os._exit(int(ExitCode.INTERRUPTED))
+
+
+class JsonView:
+    """Prints each event as one line, and flushes it, so that a program can wait for it.
+
+    The first event is ``started``.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        """Create the view; `out` is standard output unless given."""
+        self._out = out
+        #: The name of the pipeline, once it is known.
+        self.pipeline: str | None = None
+        #: True if an event was an error.
+        self.reported_error = False
+
+    def show(self, event: RunEvent) -> None:
+        if isinstance(event, Starting):
+            return
+        self.reported_error = self.reported_error or isinstance(event, Failed)
+        from raycdc.observe.events.lines import line_of  # Pydantic, which only JSON lines need.
+
+        out = self._out or sys.stdout
+        out.write(line_of(event, self.pipeline) + "\n")
+        out.flush()
+
+    def note(self, text: str) -> None:
+        print(printable_text(text), file=sys.stderr)
+
+    def announce(self, text: str) -> None:
+        self.note(text)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to restore."""

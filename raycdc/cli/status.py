@@ -1,4 +1,7 @@
-"""``raycdc status``: prints the status of a pipeline from its run, or from its state if it is not running."""
+"""``raycdc status`` and ``raycdc ui``: print the status of a pipeline, and a link to its web UI.
+
+The status comes from the pipeline's run, or from its state if it is not running.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raycdc.cli.inspect.inspect_checkpoint import state_location_of
-from raycdc.cli.screens.positions import position_text_of
+from raycdc.cli.screens.formatting import position_text_of
 from raycdc.config.load import control_section, read_toml
 from raycdc.core.startup_tuning import without_pandas
 from raycdc.core.terminal_text import printable_json, printable_text
@@ -92,3 +95,33 @@ def find_run(config: Path, store: CheckpointStore, wait: Callable[[str], None] |
 
 def _say(text: str) -> None:
     print(printable_text(text), file=sys.stderr, flush=True)
+
+
+def print_ui_link(config: Path, *, reads_only: bool) -> int:
+    """Print a new link on standard output, and information about it on standard error.
+
+    Raises `StateError` if the pipeline is not running or the run has no web UI.
+    """
+
+    def say(text: str) -> None:
+        print(printable_text(text), file=sys.stderr, flush=True)
+
+    store = CheckpointStore(state_location_of(config), create=False)
+    run = find_run(config, store, say)
+    if isinstance(run, NoRun) and run.runs:
+        raise StateError(
+            f"The web UI is not up yet: {run.why}. Ask again in a moment; a run that was started with control.enabled "
+            "= false has no web UI."
+        )
+    if isinstance(run, NoRun):
+        raise StateError(
+            f"There is no web UI, because the pipeline is not running: {run.why}. Start it with: raycdc run {config} "
+            "--ui"
+        )
+    link = run.page_link(reads_only=reads_only)
+    print(printable_text(link), flush=True)
+    say(
+        "The link signs in one browser, within ten minutes; it can "
+        + ("only read." if reads_only else "read, and act on tables.")
+    )
+    return int(ExitCode.DONE)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, assert_never
 
 from raycdc.cli.inspect.inspect_checkpoint import state_location_of
-from raycdc.cli.screens.positions import position_text_of
+from raycdc.cli.screens.formatting import position_text_of
 from raycdc.config.fields import section_of, texts_of
 from raycdc.config.load import read_toml
 from raycdc.core.terminal_text import printable, printable_json, printable_text

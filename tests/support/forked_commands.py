@@ -35,7 +35,7 @@ _IMPORTS = (
     "raycdc.cli.planning.check",
     "raycdc.cli.run",
     "raycdc.cli.tables",
-    "raycdc.cli.screens.json_view",
+    "raycdc.cli.run",
     "raycdc.pipeline",
     "raycdc.server.api",
     "uvicorn.lifespan.off",

@@ -31,8 +31,7 @@ from typing import Any
 import pytest
 
 from raycdc.cli import main
-from raycdc.cli.run import RunOptions, drive
-from raycdc.cli.screens.json_view import JsonView
+from raycdc.cli.run import JsonView, RunOptions, drive
 from raycdc.config import load_config
 from raycdc.errors import RaycdcError
 from raycdc.model.engines import NO_ENGINE_ROWS, EngineName, EngineRows

@@ -52,10 +52,30 @@ def _notify() -> None:
 
 @notify.command("test", short_help="Send a test notification to each receiver.")
 def notify_test(config: ConfigPath) -> int:
-    """Send a test notification to each [[notify]] of CONFIG, and say whether it was taken."""
-    from raycdc.cli.notify import send_test
+    """Send a test notification to each [[notify]] of CONFIG, and print if it was accepted."""
+    from raycdc.config import load_config
+    from raycdc.core.terminal_text import printable_text
+    from raycdc.errors import ConfigError, ExitCode
+    from raycdc.observe.notify.notifier import receiver_of, test_message
+    from raycdc.observe.notify.outbox import NotSentError
 
-    return send_test(config)
+    pipeline = load_config(config)
+    if not pipeline.notifications:
+        raise ConfigError(f"{config} has no [[notify]]. raycdc docs notifications shows one.")
+    refused = []
+    for options in pipeline.notifications:
+        receiver = receiver_of(options)
+        try:
+            receiver.send(test_message(pipeline.pipeline.name))
+        except NotSentError as error:
+            refused.append(f"{receiver.name} has not accepted it: {error}.")
+        except Exception as wrong:  # noqa: BLE001 - of the URL or this machine; its text may be secret
+            refused.append(f"{receiver.name} has not accepted it: {type(wrong).__name__}.")
+        else:
+            print(printable_text(f"{receiver.name} has accepted it."))
+    if refused:
+        raise ConfigError(*refused)
+    return int(ExitCode.DONE)
 
 
 state = command_group(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from raycdc.cli.screens.positions import PositionText, position_text_of
+from raycdc.cli.screens.formatting import PositionText, position_text_of
 from raycdc.config.load import read_toml, state_sections
 from raycdc.core.terminal_text import printable, printable_json
 from raycdc.core.typed_codec import JsonObject

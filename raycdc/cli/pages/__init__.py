@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from raycdc.cli.pages.changes import changes_page
-from raycdc.cli.pages.errors import errors_page
-from raycdc.cli.pages.formats import formats_page
+from raycdc.cli.pages.listings import changes_page, errors_page, formats_page
 from raycdc.cli.pages.types import types_page
 
 __all__ = ["GENERATED_PAGES"]

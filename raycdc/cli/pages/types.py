@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema as DeltaSchema
 
-from raycdc.cli.pages.formats import is_written
-from raycdc.cli.pages.markdown import code, table
+from raycdc.cli.pages.listings import code, is_written, table
 from raycdc.config.mongodb import parse_type, type_names
 from raycdc.connectors.mysql.values.types import MySqlColumn, TypeOptions, column_types
 from raycdc.formats.decoding.sql_types import parse_type as declared

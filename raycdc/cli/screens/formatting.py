@@ -1,6 +1,15 @@
-"""Formats numbers for people, and defines the order and colours of phases, for all screens."""
+"""Formats numbers and positions for people, and defines the order and colours of phases, for all screens."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from raycdc.errors import ConfigError
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.state.configured import read_configured
+from raycdc.state.opaque import Position
+from raycdc.state.store import CheckpointStore
 
 #: Phases that need attention come first.
 PHASE_ORDER = {"parked": 0, "snapshot": 1, "pending": 2, "new": 3, "stream": 4}
@@ -29,3 +38,24 @@ def size_text(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} bytes"
+
+
+PositionText = Callable[[Position], str]
+
+
+def position_text_of(store: CheckpointStore) -> PositionText:
+    """Return a function that formats positions of the state's source.
+
+    If the source has no notation or is not installed, the function returns plain JSON.
+    """
+    source = (read_configured(store) or {}).get("source.type")
+    try:
+        plugin = load_plugin(PluginGroup.SOURCES, str(source))
+        text: PositionText = plugin.position_text() if plugin.positions else _as_stored
+    except ConfigError:
+        return _as_stored  # A state can be shown on a machine that lacks the plug-in of its source.
+    return text
+
+
+def _as_stored(position: Position) -> str:
+    return json.dumps(position.to_json(), ensure_ascii=False)

@@ -1,6 +1,6 @@
 """The effect of schema changes on targets: one table, by change, behavior and kind of target.
 
-Pure. `raycdc docs changes` is made of it (`raycdc.cli.pages.changes`), and `tests/epochs/test_epoch_behaviors.py`
+Pure. `raycdc docs changes` is made of it (`raycdc.cli.pages.listings`), and `tests/epochs/test_epoch_behaviors.py`
 checks every cell with every sink. Change this table first when a sink's behaviour is to change.
 
 The behaviours are the five of Flink CDC. The table has the effects that readers of a target see; each sink carries them

@@ -18,9 +18,8 @@ import pytest
 from rich.console import Console
 
 from raycdc.cli import main, run
-from raycdc.cli.run import RunOptions, View, drive
+from raycdc.cli.run import JsonView, RunOptions, View, drive
 from raycdc.cli.screens.formatting import duration_text
-from raycdc.cli.screens.json_view import JsonView
 from raycdc.cli.screens.progress import HEARTBEAT_S, PLAIN_INTERVAL_S, STARTING_S, LiveView, PlainView
 from raycdc.config import load_config
 from raycdc.driver.resolve import ResolvedRun

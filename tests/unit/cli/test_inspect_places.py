@@ -8,7 +8,7 @@ import bson
 import pytest
 
 from raycdc.cli.inspect.inspect_checkpoint import state_location_of
-from raycdc.cli.screens.positions import position_text_of
+from raycdc.cli.screens.formatting import position_text_of
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 
 import raycdc
 from raycdc.cli.docs import MANUAL
-from raycdc.cli.pages.errors import cause, named_errors
+from raycdc.cli.pages.listings import cause, named_errors
 from raycdc.config.mongodb import type_names
 from raycdc.connectors.mysql.values.types import column_types
 from raycdc.errors import REPORT, ExitCode, RaycdcError

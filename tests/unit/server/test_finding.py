@@ -9,7 +9,7 @@ from queue import Queue
 
 import pytest
 
-from raycdc.cli.ui import print_ui_link
+from raycdc.cli.status import print_ui_link
 from raycdc.config import ControlOptions
 from raycdc.config.sections.observability import UiAccess
 from raycdc.driver.command_queue import CommandQueue
@@ -52,7 +52,7 @@ def test_a_run_that_has_opened_no_door_yet(store: CheckpointStore) -> None:
 def test_a_run_that_has_opened_no_door_has_no_web_ui_yet(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raycdc.cli.ui.find_run", lambda config, store, wait: find(store, timeout_s=0.0))
+    monkeypatch.setattr("raycdc.cli.status.find_run", lambda config, store, wait: find(store, timeout_s=0.0))
     taken(store, ELSEWHERE)
     config = Path(store.path).parent / "shop.toml"
     config.write_text(f'[pipeline]\nname = "shop"\nstate = "{store.path}"\n')

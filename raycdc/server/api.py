@@ -16,11 +16,16 @@ links. No answer contains a secret or a value of a row.
 A foreign page cannot use the API through a user's browser. A request needs the token in its ``Authorization``, which
 no page can add to requests to another site. Its ``Host`` must be one of the API's names, which excludes names that were
 rebound to this address (DNS rebinding). Its ``Origin``, if present, must be the API itself.
+
+Each follower of events has its own limited queue (`EventHub`), and none delays the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 
 from pydantic_core import to_json
@@ -31,8 +36,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from raycdc.core.terminal_text import printable_json
 from raycdc.driver.command_queue import CommandQueue
 from raycdc.errors import ConfigError, RaycdcError
+from raycdc.observe.events import RunEvent, event_to_json
 from raycdc.observe.status.model import Chosen, Status
 from raycdc.server.authorization import AUTHORIZATION, ApiToken, Authorization, TokenWatch, authorization_of
 from raycdc.server.blocking import (
@@ -47,10 +54,76 @@ from raycdc.server.blocking import (
     threaded,
     wants_token,
 )
-from raycdc.server.event_streams import EventHub
 from raycdc.server.openapi import description
 from raycdc.server.ui.routes import SESSION, WebUi
 from raycdc.source.tables.table_commands import TableAction, TableCommand
+
+#: The maximum number of concurrent followers.
+FOLLOWERS_MAX = 16
+#: The maximum number of waiting events of a follower; a slower follower is disconnected, and may connect again.
+BACKLOG_MAX = 1000
+#: Seconds between two comments that test the connection; the authorization is checked as often.
+KEEPALIVE_S = 5.0
+
+
+class EventHub:
+    """Sends events to followers.
+
+    `notify` may be called by any thread and does not block; `follow` runs in the server's event loop.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._followers: dict[asyncio.Queue[bytes | None], asyncio.AbstractEventLoop] = {}
+
+    def __repr__(self) -> str:
+        return f"EventHub({len(self._followers)} followers)"
+
+    def notify(self, event: RunEvent) -> None:
+        """Send the event to all followers."""
+        if not self._followers:
+            return
+        document = event_to_json(event)
+        text = printable_json(json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str))
+        line = f"event: {document['event']}\ndata: {text}\n\n".encode()
+        with self._lock:
+            followers = list(self._followers.items())
+        for queue, loop in followers:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._put, queue, line)
+
+    @property
+    def full(self) -> bool:
+        """Return True if no more followers can be added."""
+        return len(self._followers) >= FOLLOWERS_MAX
+
+    async def follow(self, authorization: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:
+        """Yield server-sent events, until the follower disconnects, is too slow, or `authorization` returns False."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        with self._lock:
+            self._followers[queue] = asyncio.get_running_loop()
+        try:
+            yield b": raycdc\n\n"
+            while True:
+                try:
+                    line = await asyncio.wait_for(queue.get(), KEEPALIVE_S)
+                except TimeoutError:
+                    line = b":\n\n"
+                if line is None or not authorization():
+                    return
+                yield line
+        finally:
+            with self._lock:
+                self._followers.pop(queue, None)
+
+    def _put(self, queue: asyncio.Queue[bytes | None], line: bytes) -> None:
+        if queue.qsize() >= BACKLOG_MAX:
+            with self._lock:
+                self._followers.pop(queue, None)
+            queue.put_nowait(None)
+        else:
+            queue.put_nowait(line)
+
 
 #: The methods of requests that change nothing.
 READING = ("GET", "HEAD")

@@ -120,7 +120,7 @@ class HttpThread:
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from raycdc.server.event_streams import EventHub
+    from raycdc.server.api import EventHub
     from raycdc.server.ui.routes import WebUi
 
 #: The API's libraries are loaded this many seconds after the start: the first rows have priority, and a run that ends
@@ -187,12 +187,10 @@ class ControlServer:
         self._context.warn(text)
 
     def _prepare(self) -> tuple[socket.socket, ASGIApp]:
-        from raycdc.server.api import ApiBackend, Guarding, application
+        from raycdc.server.api import ApiBackend, EventHub, Guarding, application
         from raycdc.server.authorization import ApiToken, BrowserSessions
-        from raycdc.server.event_streams import EventHub
         from raycdc.server.ui.feed import Feed
-        from raycdc.server.ui.routes import WebUi
-        from raycdc.server.ui.schemas import Schemas
+        from raycdc.server.ui.routes import Schemas, WebUi
         from raycdc.server.ui.verifications import Verifications
 
         options = self._context.options

@@ -22,10 +22,10 @@ from raycdc.observe.status import RunProcess, StatusKeeper
 from raycdc.observe.status.documents import StatusDocuments
 from raycdc.observe.status.history import STEPS, History
 from raycdc.sandbox.servers.private import wait_until
+from raycdc.server import api as events
 from raycdc.server import authorization
 from raycdc.server import authorization as door_token
-from raycdc.server import event_streams as events
-from raycdc.server.api import ApiBackend, Guarding, application
+from raycdc.server.api import ApiBackend, EventHub, Guarding, application
 from raycdc.server.authorization import (
     CODE_GOOD_FOR_S,
     SESSION_GOOD_FOR_S,
@@ -34,11 +34,9 @@ from raycdc.server.authorization import (
     BrowserSession,
     BrowserSessions,
 )
-from raycdc.server.event_streams import EventHub
 from raycdc.server.ui import feed as page_feed
 from raycdc.server.ui.feed import Feed, UiPermissions
-from raycdc.server.ui.routes import STATIC, WebUi
-from raycdc.server.ui.schemas import Schemas
+from raycdc.server.ui.routes import STATIC, Schemas, WebUi
 from raycdc.server.ui.verifications import Verifications
 from raycdc.state.store import CheckpointStore
 

@@ -16,12 +16,11 @@ from raycdc.observe.status import RunProcess, StatusKeeper
 from raycdc.observe.status.documents import StatusDocuments
 from raycdc.observe.status.history import History
 from raycdc.server import api, scraping
+from raycdc.server.api import EventHub
 from raycdc.server.authorization import ApiToken, BrowserSessions
 from raycdc.server.blocking import CALLS_MAX
-from raycdc.server.event_streams import EventHub
 from raycdc.server.ui.feed import Feed
-from raycdc.server.ui.routes import WebUi
-from raycdc.server.ui.schemas import Schemas
+from raycdc.server.ui.routes import Schemas, WebUi
 from raycdc.server.ui.verifications import Verifications
 from raycdc.state.store import CheckpointStore
 
@@ -31,7 +30,7 @@ import json, os, socket, sys, threading, urllib.error, urllib.request
 from raycdc.config import MetricsOptions
 from raycdc.server import api, scraping
 from raycdc.server.authorization import ApiToken
-from raycdc.server.event_streams import EventHub
+from raycdc.server.api import EventHub
 from raycdc.server.control_server import HttpThread
 
 count, came = int(sys.argv[1]), threading.Semaphore(0)

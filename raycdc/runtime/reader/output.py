@@ -11,6 +11,10 @@ partitions (`raycdc.segments.writing`), with one or more segments each.
 `_seq` within an epoch: the decoder numbers all log rows of its connection in one run, emitted or not. The base of an
 epoch's log segments maps the smallest number in it to the first of the epoch's counter; rows that were held since
 earlier epochs have smaller numbers than the others, and so keep their true order.
+
+`HeldRowsFile` is a file with held rows in the spool (`raycdc.source.snapshot.log.log_rows`), which only its writer
+reads. It is not synced and never named in a manifest. Its name marks it as unfinished, so each sweep deletes it. Masked
+columns are masked before they are written, as everywhere on disk.
 """
 
 from __future__ import annotations
@@ -22,24 +26,69 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Protocol
 
 import pyarrow as pa
+from pyarrow import ipc
 
-from raycdc.errors import DataError, StateError
-from raycdc.model import TableId
+from raycdc.errors import DataError, SpoolError, StateError
+from raycdc.model import TableId, lost_values
+from raycdc.model.batch import with_lost_values, with_masked
 from raycdc.model.rules.mask import Masks
 from raycdc.runtime.reader.heartbeats import Stopwatch
-from raycdc.runtime.reader.held_file import HeldRowsFile
 from raycdc.segments import SegmentContents, SegmentWriter, SpoolAddress, delete_there, partitions_for, split_by_key
 from raycdc.segments.access import SegmentAccess
 from raycdc.segments.writing import SUFFIX_OPEN
 from raycdc.source.protocol.metrics import CutProgress
-from raycdc.source.snapshot.handoff.hand_off import LogRows
-from raycdc.source.snapshot.log.log_rows import SpilledRows
+from raycdc.source.snapshot.log.log_rows import LogRows, SpilledRows
 from raycdc.state.manifests.manifest import SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.transform.masks import masked
+
+_ORDINALS = "_raycdc_ordinals"
+
+
+class HeldRowsFile:
+    """Held rows of one table in a file, as `raycdc.source.snapshot.log.log_rows.SpilledRows`; they are marked as
+    masked.
+
+    The constructor writes the file. Raises `SpoolError` if the file cannot be written.
+    """
+
+    def __init__(self, path: Path, parts: Sequence[LogRows]) -> None:
+        self._path = path
+        self._table = parts[0].table
+        self._lost = [lost_values(part.batch) for part in parts]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(0o600)
+            schema = parts[0].batch.schema.remove_metadata().append(pa.field(_ORDINALS, pa.int64()))
+            with pa.OSFile(str(path), "wb") as file, ipc.new_file(file, schema) as writer:
+                for part in parts:
+                    arrays = [*part.batch.columns, pa.array(part.ordinals, pa.int64())]
+                    writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        except OSError as cause:
+            raise SpoolError(
+                f"Rows of {self._table} that wait for a chunk cannot be written to {path.parent}: "
+                f"{cause.strerror or cause}. Make room on that disk, or move the folder (pipeline.state) while the "
+                "pipeline stands still."
+            ) from cause
+
+    def __repr__(self) -> str:
+        return f"HeldRowsFile({self._path.name}, {self._table})"
+
+    def __iter__(self) -> Iterator[LogRows]:
+        with pa.memory_map(str(self._path)) as source:
+            reader = ipc.open_file(source)
+            for number, lost in enumerate(self._lost):
+                stored = reader.get_batch(number)
+                ordinals = stored.column(_ORDINALS).to_numpy()
+                batch = with_masked(stored.drop_columns([_ORDINALS]), masked=True)
+                yield LogRows(self._table, with_lost_values(batch, lost) if lost else batch, ordinals)
+
+    def delete(self) -> None:
+        self._path.unlink(missing_ok=True)
+
 
 #: The size at which a table's rows of one epoch continue in a new segment, so that several tasks can share them.
 SEGMENT_BYTES_MAX = 64 << 20

@@ -1,12 +1,21 @@
-"""The interface of a target for its comparison: its columns, and its rows as of one moment."""
+"""The interface of a target for its comparison: its columns, and its rows as of one moment.
+
+`arrow_condition` covers wanted values by spans, by which readers of files skip whole files and groups of rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import reduce
+from operator import and_, or_
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.verify.changelog import EMPTIED, KIND
 
 
 class NotComparedError(Exception):
@@ -45,3 +54,50 @@ class TargetTable(Protocol):
 
         With `wanted`, the reader skips as many other rows as it can: it may return more rows than wanted, never fewer.
         """
+
+
+#: The maximum number of spans per column, because each is compared with every file's statistics.
+SPANS_MAX = 64
+
+
+def spans(values: pa.Array) -> Sequence[tuple[Any, Any]]:
+    """Return spans [first, last] that contain all values: numbers are split at their widest gaps, texts in
+    equal parts.
+    """
+    count = len(values)
+    if count <= SPANS_MAX:
+        cuts = np.arange(1, count)
+    elif pa.types.is_integer(values.type):
+        # Doubles do not overflow. If rounding chooses another gap, the spans are still correct.
+        gaps = np.diff(values.to_numpy().astype(np.float64))
+        cuts = np.sort(np.argpartition(gaps, -(SPANS_MAX - 1))[-(SPANS_MAX - 1) :]) + 1
+    else:
+        cuts = np.arange(1, SPANS_MAX) * count // SPANS_MAX
+    first, last = np.concatenate([[0], cuts]), np.concatenate([cuts, [count]]) - 1
+    return [(values[int(a)].as_py(), values[int(b)].as_py()) for a, b in zip(first, last, strict=True)]
+
+
+def arrow_condition(wanted: RowFilter | None, schema: pa.Schema) -> pc.Expression | None:
+    """Return the condition for a dataset with columns of `schema`; None if it can skip nothing.
+
+    Only columns of integers and texts are used: statistics of other types are not exact in each format (Delta has
+    moments in milliseconds, and decimals as floats).
+    """
+    if wanted is None:
+        return None
+    parts = []
+    for name, values in wanted.values.items():
+        kind = schema.field(name).type
+        numbers = pa.types.is_integer(kind) and pa.types.is_integer(values.type)
+        texts = pa.types.is_string(values.type) and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        if not numbers and not texts:
+            continue
+        try:
+            bounds = [(pa.scalar(low, kind), pa.scalar(high, kind)) for low, high in spans(values)]
+        except (pa.ArrowInvalid, OverflowError):  # The column cannot have these numbers.
+            continue
+        parts.append(reduce(or_, ((pc.field(name) >= low) & (pc.field(name) <= high) for low, high in bounds)))
+    if not parts:
+        return None
+    found = reduce(and_, parts)
+    return found | (pc.field(KIND) == EMPTIED) if wanted.of_changes else found

@@ -11,8 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from raycdc.model import TableId
 from raycdc.storage.settings import StorageSettings, delta_options
 from raycdc.storage.url import FolderLocation, parse_location
-from raycdc.verify.targets.api import NotComparedError, RowFilter
-from raycdc.verify.targets.spans import arrow_condition
+from raycdc.verify.targets.api import NotComparedError, RowFilter, arrow_condition
 
 #: The number of rows that are hashed at a time.
 _BATCH_ROWS = 131_072

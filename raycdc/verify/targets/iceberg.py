@@ -23,8 +23,7 @@ from raycdc.model import TableId
 from raycdc.storage.settings import StorageSettings, iceberg_properties, with_tls
 from raycdc.storage.url import FolderLocation, parse_location
 from raycdc.verify.changelog import EMPTIED, KIND
-from raycdc.verify.targets.api import NotComparedError, RowFilter
-from raycdc.verify.targets.spans import spans
+from raycdc.verify.targets.api import NotComparedError, RowFilter, spans
 
 #: pyiceberg's classes accept arguments that pydantic's types do not show.
 _has: Any = pyiceberg.expressions

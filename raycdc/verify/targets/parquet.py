@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from raycdc.model import META_COLUMNS, TableId
 from raycdc.storage.url import FolderLocation, parse_location
-from raycdc.verify.targets.api import NotComparedError, RowFilter
-from raycdc.verify.targets.spans import arrow_condition
+from raycdc.verify.targets.api import NotComparedError, RowFilter, arrow_condition
 
 _BATCH_ROWS = 131_072
 

@@ -17,8 +17,7 @@ from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text
 from raycdc.verify import source_rows as some_rows
 from raycdc.verify.canonical import CanonicalForm, Compared, ComparedColumn
 from raycdc.verify.source_rows import NamedKeys, SomeRows
-from raycdc.verify.targets.api import RowFilter
-from raycdc.verify.targets.spans import SPANS_MAX, arrow_condition, spans
+from raycdc.verify.targets.api import SPANS_MAX, RowFilter, arrow_condition, spans
 
 SCHEMA = TableSchema(
     (

@@ -1,10 +1,10 @@
-"""Run one benchmark and print its measurements; progress goes to stderr.
+"""Runs one benchmark and prints its measurements; progress goes to stderr.
 
 A benchmark is a module of this package with ``CASES`` (names) and ``run(options) -> Iterator[Measurement | Failure]``.
 What it prints with ``--json`` is one document: machine, options, one entry per measurement, the ratios between systems,
-and the cases that failed, after which the exit code is 1. After Ctrl-C it has what was measured before. A benchmark may
-add ``conclusions(measurements)`` to the document, ``report(measurements)`` (head and lines of a table for people) and
-``page(measurements)`` (the same as HTML); ``SERVER`` names its server where ``--server`` does not.
+and the cases that failed, after which the exit code is 1. After Ctrl-C it has the measurements until then. A benchmark
+may add ``conclusions(measurements)`` to the document, ``report(measurements)`` (head and lines of a table for people)
+and ``page(measurements)`` (the same as HTML); ``SERVER`` names its server where ``--server`` does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.measure import Failure, Measurement, Options, machine, progress, rati
 
 
 def main() -> int:
-    """Parse the command line, run, print."""
+    """Parse the command line, run the benchmark, and print its measurements."""
     names = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if "\nCASES" in p.read_text(encoding="utf-8"))
     parser = argparse.ArgumentParser(prog="bench", description="Measure raycdc and its peers.")
     parser.add_argument("benchmark", choices=names)
@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--html", type=Path, default=None, help="write the results there as a page, too")
     parser.add_argument("--out", type=Path, default=None, help="write the JSON document there after each measurement")
     arguments = parser.parse_args()
-    # Servers and processes of the benchmark end with it, and what was measured is printed.
+    # The benchmark's servers and processes end with it, and the measurements until then are printed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     benchmark = importlib.import_module(f"bench.{arguments.benchmark}")
     cases = tuple(filter(None, arguments.cases.split(","))) or tuple(benchmark.CASES)
@@ -78,7 +78,7 @@ def main() -> int:
 def _document(
     name: str, benchmark: Any, options: Options, measurements: Sequence[Measurement], failures: Sequence[Failure]
 ) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """Return the document that ``--json`` prints."""
     return {
         "benchmark": name,
         "machine": machine(),
@@ -95,7 +95,7 @@ def _conclusions(benchmark: Any, measurements: Sequence[Measurement]) -> dict[st
 
 
 def _print(benchmark: Any, measurements: Sequence[Measurement], failures: Sequence[Failure]) -> None:
-    """The same for people."""
+    """Print the measurements for people."""
     if hasattr(benchmark, "report"):
         _print_table(*benchmark.report(measurements))
         for case, advice in _conclusions(benchmark, measurements).get("recommendations", {}).items():
@@ -118,7 +118,7 @@ def _print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         table.add_row(*line)
-    # As wide as it needs to be: a pipe has no width.
+    # The table is as wide as it needs to be, because a pipe has no width.
     Console(width=max(Console().width, 220)).print(table)
 
 

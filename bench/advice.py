@@ -1,5 +1,5 @@
-"""What a recommendation of ``raycdc bench splits`` is worth: a skewed table is compared, the lines that the command
-prints are pasted into the configuration, and the pipeline is run with the old and the new lines in turn.
+"""Measures the effect of a recommendation of ``raycdc bench splits``: a skewed table is compared, the printed lines are
+pasted into the configuration, and the pipeline is run alternately with the old and the new lines.
 
 | case | what is skewed, and what the configuration says at first |
 |---|---|
@@ -31,24 +31,24 @@ from tests.support.servers.gate import Before, Gate
 
 CASES = ("table",)
 SERVER = "mariadb"
-#: Pairs of runs.
+#: The number of pairs of runs.
 TRIES = 5
 
 _ROWS = 400_000
-#: Of each connection.
+#: Bytes per second of each connection.
 _BYTES_PER_S = 1_000_000
-#: Rows whose keys are far away from the others'.
+#: The number of rows whose keys are far away from the others.
 _FAR = 20
 _CHUNK_ROWS = 20_000
 
 
 class SlowLink(Gate):
-    """A gate through which each connection's bytes come at `bytes_per_s`."""
+    """A proxy that passes each connection's bytes at `bytes_per_s`."""
 
     bytes_per_s = _BYTES_PER_S
 
     def valve(self) -> Before:
-        """The bytes of each direction have a pace of their own."""
+        """Return a valve per direction; each has its own rate limit."""
         due_s = time.monotonic()
 
         def hold(data: bytes) -> None:
@@ -60,7 +60,7 @@ class SlowLink(Gate):
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """Fill the table, ask for a recommendation, follow it, measure pairs."""
+    """Fill the table, ask for a recommendation, follow it, and measure pairs of runs."""
     with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder, tables.server_of("mariadb", {}) as server:
         bench = Bench(Path(folder), server)
         rows = options.rows or _ROWS
@@ -80,7 +80,7 @@ def run(options: Options) -> Iterator[Measurement]:
 
 
 def conclusions(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """The lines, their reason, and what they are worth."""
+    """Return the recommended lines, their reason, and the gain."""
     return {
         "recommendations": {
             m.case: {"advice": f"{m.more['settings']!r}: {m.more['gain']} times as fast", **m.more}
@@ -90,7 +90,7 @@ def conclusions(measurements: Sequence[Measurement]) -> dict[str, Any]:
 
 
 class Followed:
-    """The case: a configuration as it was, and with the lines of the recommendation."""
+    """The case: the configuration before, and with the lines of the recommendation."""
 
     def __init__(self, bench: Bench, port: int, rows: int) -> None:
         self._bench, self._port, self._rows = bench, port, rows
@@ -126,19 +126,19 @@ class Followed:
         return Measurement("table", "raycdc", self._rows, wall_s, cpu_s, round(peak_mb, 1), figures)
 
     def _asked(self, config: Path) -> Any:
-        """The recommendation of ``raycdc bench splits``."""
+        """Return the recommendation of ``raycdc bench splits``."""
         command = [sys.executable, "-m", "raycdc.cli", "bench", "splits", str(config), "--json"]
         return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)["advice"]
 
     @staticmethod
     def _pasted(before: str, settings: str) -> str:
-        """The section with the lines of the recommendation in the place of those of the same keys."""
+        """Return the section in which the recommended lines replace those of the same keys."""
         new = tomllib.loads(settings)["source"]["snapshot"]
         kept = [line for line in before.splitlines() if line.partition(" = ")[0] not in new]
         return "\n".join([*kept, *settings.splitlines()[1:], ""])
 
     def _configuration(self, name: str, lines: str) -> Path:
-        """A configuration whose run is the first one."""
+        """Return a configuration whose run is its first one."""
         folder = self._bench.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

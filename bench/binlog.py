@@ -23,7 +23,7 @@ from bench.measure import Measurement, Options, best_of, measure, measured, prog
 CASES = ("standard", "single_row_transactions", "wide", "narrow", "string_heavy", "json_heavy")
 
 _ROWS = 2_000_000
-#: Rows the peer reads: some seconds of its work.
+#: The number of rows that the peer reads: some seconds of its work.
 _PEER_ROWS = {
     "standard": 100_000,
     "single_row_transactions": 20_000,
@@ -32,7 +32,8 @@ _PEER_ROWS = {
     "string_heavy": 50_000,
     "json_heavy": 20_000,
 }
-#: Case → table, its definition, expressions of the row number, and which part of the standard case's rows it has.
+#: For each case: the table, its definition, expressions of the row number, and the fraction of the standard case's
+#: rows.
 _TABLES = {
     "standard": ("bench.standard", tables.STANDARD, tables.STANDARD_VALUES, 1),
     "wide": ("bench.wide", tables.wide_table(), tables.wide_values(), 10),
@@ -44,7 +45,7 @@ _READ_BYTES = 4 << 20
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """Start a server, write the log of each case, measure."""
+    """Start a server, write the log of each case, and measure."""
     settings: dict[str, str | None] = {"binlog_row_metadata": "FULL"}
     rows = options.rows or _ROWS
     with tables.server_of(options.server, settings) as server:
@@ -65,7 +66,7 @@ def run(options: Options) -> Iterator[Measurement]:
 
 
 def _compiled_peers(case: str, arguments: dict[str, Any]) -> Iterator[Measurement]:
-    """The peers that are there; a compiled one decodes all of the case."""
+    """Return the available peers; a compiled peer decodes the whole case."""
     common = {name: arguments[name] for name in ("port", "file", "pos", "rows")}
     if program := rust_program():
         rust = common | {"program": str(program)}
@@ -76,7 +77,7 @@ def _compiled_peers(case: str, arguments: dict[str, Any]) -> Iterator[Measuremen
 
 
 def _write_log(connection: Any, case: str, rows: int) -> dict[str, Any]:
-    """Write the case's log; returns where it begins and ends and how many row changes it has."""
+    """Write the case's log; return its start, its end and the number of row changes."""
     if case in _TABLES:
         _execute(connection, _TABLES[case][1])
     _execute(connection, "FLUSH LOGS")
@@ -118,7 +119,7 @@ def _stream(port: int, file: str, pos: int) -> Any:
 def read_raycdc(
     *, port: int, flavor: str, file: str, pos: int, end_file: str, end_pos: int, rows: int
 ) -> dict[str, Any]:
-    """Stream, decode to Arrow batches with all metadata columns, count."""
+    """Stream the log, decode it to Arrow batches with all metadata columns, and count the rows."""
     from raycdc.connectors.mysql import warm_up
     from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
     from raycdc.connectors.mysql.binlog.event_types import LogKind
@@ -163,7 +164,7 @@ def read_raycdc(
 
 
 def _process_age_s() -> float:
-    """Seconds since this process was started (proc(5): field 22 of stat, in clock ticks since boot)."""
+    """Return the seconds since this process was started (proc(5): field 22 of stat, in clock ticks since boot)."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
@@ -171,7 +172,7 @@ def _process_age_s() -> float:
 def receive_only(
     *, port: int, flavor: str, file: str, pos: int, end_file: str, end_pos: int, rows: int
 ) -> dict[str, Any]:
-    """The same stream without decoding: what the wire itself costs."""
+    """Receive the same stream without decoding, to measure the cost of the protocol alone."""
     del flavor, end_file
     from raycdc.connectors.mysql import warm_up
 
@@ -188,7 +189,7 @@ def receive_only(
 def read_mysql_replication(
     *, port: int, flavor: str, file: str, pos: int, end_file: str, end_pos: int, rows: int
 ) -> dict[str, Any]:
-    """The peer, as its README shows it: iterate over row events and their rows."""
+    """Read with the peer as its README shows: iterate over row events and their rows."""
     del end_file, end_pos
     from pymysqlreplication import BinLogStreamReader
     from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent

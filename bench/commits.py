@@ -35,14 +35,14 @@ from bench.processes import process_cpu_s
 
 CASES = ("delta", "iceberg", "iceberg_all")
 SERVER = "datagen"
-#: Of the aim: the last part in times of the first.
+#: The limit of the aim: figures of the last part divided by those of the first.
 GROWN_MAX = 1.5
 
 _COMMITS = 10_000
 _PARTS = 10
-#: The first part is a fiftieth: before anything has piled up.
+#: The first part is a fiftieth of the commits, before anything has accumulated.
 _FIRST = 50
-#: Which share of the commits a case makes.
+#: The fraction of the commits that a case makes.
 _SHARES = {"iceberg_all": 10}
 _ROWS = 2_000
 #: Transactions a second: about as many as each case can commit one by one on two cores. Where that is too many, epochs
@@ -62,7 +62,7 @@ table = "shop.t"
 table_options = { "delta.logRetentionDuration" = "interval 3 minutes" }
 """
 }
-#: A fresh process reads the table: the seconds and CPU seconds of that alone.
+#: The program of a fresh process that reads the table and prints its own seconds and CPU seconds.
 _READ = """
 import json, os, sys, time
 if sys.argv[1] == "delta":
@@ -96,7 +96,7 @@ os._exit(0)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Figures at the end of a part of the commits."""
+    """The figures at the end of a part of the commits."""
 
     commits: int
     rows_per_commit: float
@@ -113,7 +113,7 @@ class Part:
 
 
 def run(options: Options) -> Iterator[Measurement | Failure]:
-    """Each case in a folder of its own."""
+    """Run each case in its own folder."""
     for case in options.cases:
         with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder:
             try:
@@ -123,7 +123,7 @@ def run(options: Options) -> Iterator[Measurement | Failure]:
 
 
 def conclusions(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Whether the aims were reached."""
+    """Return whether the aims were reached."""
     goals = {}
     for measurement in measurements:
         for name, grown in measurement.more["grown"].items():
@@ -133,7 +133,7 @@ def conclusions(measurements: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def report(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
-    """For people: a line for each part."""
+    """Return a line for each part, for people."""
     names = list(Part.__slots__)
     lines = [[m.case, *(f"{part[name]:,.1f}" for name in names)] for m in measurements for part in m.more["parts"]]
     return ["case", *names], lines
@@ -183,7 +183,7 @@ def _kind(case: str) -> str:
 
 
 def _parts(case: str, folder: Path, process: subprocess.Popen[str], commits: int) -> Iterator[Part]:
-    """The parts of so many commits, as they come."""
+    """Yield the parts of the commits as they come."""
     assert process.stdout is not None
     ends = sorted({max(1, commits // _FIRST), *(max(1, commits * part // _PARTS) for part in range(1, _PARTS + 1))})
     commit_ms: list[float] = []
@@ -197,7 +197,7 @@ def _parts(case: str, folder: Path, process: subprocess.Popen[str], commits: int
             continue
         done += 1
         if done == 1:
-            cpu_s = process_cpu_s(process.pid)  # The start does not count.
+            cpu_s = process_cpu_s(process.pid)  # The start is not counted.
         commit_ms.append(event["commit_s"] * 1000)
         staging_ms.append(event["staging_s"] * 1000)
         rows.append(event["rows"])
@@ -216,7 +216,7 @@ def _parts(case: str, folder: Path, process: subprocess.Popen[str], commits: int
 
 
 def _part(case: str, folder: Path, pid: int, of_commits: tuple[int, float, float, float, float]) -> Part:
-    """`of_commits` are the first figures of a `Part`."""
+    """Return the figures of a part; `of_commits` are its first figures."""
     table = folder / "lake" / "shop" / "t"
     table_files, _ = _size(table)
     _, metadata = _size(table / ("_delta_log" if _kind(case) == "delta" else "metadata"))
@@ -237,7 +237,7 @@ def _part(case: str, folder: Path, pid: int, of_commits: tuple[int, float, float
 
 
 def _size(folder: Path) -> tuple[int, int]:
-    """Files below it, and their bytes; what goes meanwhile does not count."""
+    """Return the number of files below the folder, and their bytes. Files that are deleted meanwhile do not count."""
     sizes = []
     for parent, _, names in os.walk(folder):
         for name in names:

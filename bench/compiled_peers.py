@@ -1,7 +1,7 @@
 """Compiled binlog decoders to compare with: the Rust crate ``mysql`` (`rust_decoder/`) and ``mysqlbinlog -v``.
 
-Both run as child processes of the measuring one and read from the server as replicas, as raycdc does. What is not on
-the machine is left out with a note.
+Both run as child processes of the measuring one and read from the server as replicas, as raycdc does. Peers that are
+not on the machine are left out with a note.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LIBRARIES = "lib/x86_64-linux-gnu"
 
 
 def rust_program() -> Path | None:
-    """The built peer; None, with a note, where cargo is missing or cannot build it (it downloads crates)."""
+    """Return the built peer; None, with a note, if cargo is missing or cannot build it (it downloads crates)."""
     target = cache_dir() / "rust_decoder"
     program = target / "release" / "binlog-peer"
     if shutil.which("cargo") is None:
         progress("rust-mysql is left out: cargo is not installed")
         return None
     environment = os.environ | {"CARGO_TARGET_DIR": str(target)}
-    # Built from a copy: cargo writes its lock file, which names where crates come from, beside the sources.
+    # The build uses a copy of the sources, because cargo writes its lock file, with the origin of crates, into them.
     copy = target / "crate"
     shutil.copytree(_CRATE, copy, dirs_exist_ok=True)
     done = subprocess.run(
@@ -46,7 +46,7 @@ def rust_program() -> Path | None:
 
 
 def mysqlbinlog_command(flavor: str) -> list[str] | None:
-    """How to run ``mysqlbinlog`` of this kind of server; None, with a note, where there is none."""
+    """Return the command of ``mysqlbinlog`` for this kind of server; None, with a note, if there is none."""
     if flavor == "mariadb":
         found = shutil.which("mariadb-binlog")
         if found is not None:
@@ -66,20 +66,20 @@ def _children_rss_mb() -> float:
 
 
 def read_rust(*, program: str, port: int, file: str, pos: int, rows: int) -> dict[str, Any]:
-    """Run the Rust peer until `rows` are decoded."""
+    """Run the Rust peer until it has decoded `rows`."""
     figures: dict[str, Any] = {}
     with measured(figures):
         done = subprocess.run(
             [program, str(port), file, str(pos), str(rows)], capture_output=True, text=True, check=True
         )
     seen, _, wall_s, cpu_s = done.stdout.split()
-    # Its own figures leave out the start of the process.
+    # The peer's own figures leave out the start of its process.
     figures |= {"wall_s": round(float(wall_s), 4), "cpu_s": round(float(cpu_s), 4), "peak_rss_mb": _children_rss_mb()}
     return figures | {"rows": int(seen)}
 
 
 def read_mysqlbinlog(*, command: list[str], port: int, file: str, pos: int, end_pos: int, rows: int) -> dict[str, Any]:
-    """``mysqlbinlog -v`` of the whole case, its text thrown away."""
+    """Run ``mysqlbinlog -v`` over the whole case, and drop its text."""
     figures: dict[str, Any] = {"rows": rows}
     with measured(figures):
         subprocess.run(

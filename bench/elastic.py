@@ -38,16 +38,16 @@ SERVER = "mariadb and kafka"
 
 ROWS = 30_000
 SHARE_LEAST = 0.15
-#: What each takes about on two cores, for the time that is left.
+#: The approximate seconds of each case on two cores, for the remaining time that is shown.
 EXPECTED_S = {"chunks": 190.0, "partitions": 310.0, "beside": 270.0, "datagen": 210.0, "autoscaler_v1": 190.0}
-#: Every step within a case has a limit of its own, so that this ends only one that hangs.
+#: Every step within a case has its own limit, so this limit only ends a case that hangs.
 LIMIT_S = 3600.0
-#: For servers, raylets and jobs to end after Ctrl-C.
+#: Seconds for servers, raylets and jobs to end after Ctrl-C.
 END_S = 120.0
 
 
 def run(options: Options) -> Iterator[Measurement | Failure]:
-    """Each case on a cluster of its own."""
+    """Run each case on its own cluster."""
     begun_s, expected_s = time.monotonic(), 0.0
     for number, case in enumerate(options.cases, start=1):
         slow = (time.monotonic() - begun_s) / expected_s if expected_s else 1.0
@@ -68,7 +68,7 @@ def run(options: Options) -> Iterator[Measurement | Failure]:
 
 
 def wrong_with(figures: dict[str, Any]) -> str:
-    """What is not as it must be, in words; empty where all is."""
+    """Return what differs from the expected figures, in words; empty if nothing does."""
     wrong = [f"{figures[name]} rows {name}" for name in ("lost", "repeated") if figures[name]]
     shares = _new_shares(figures)
     wrong += [f"{node} read {share:.1%} of the rows after it came" for node, share in shares if share < SHARE_LEAST]
@@ -78,7 +78,7 @@ def wrong_with(figures: dict[str, Any]) -> str:
 
 
 def report(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of a table for people."""
+    """Return the head and the lines of a table for people."""
     head = ["case", "rows", "lost", "repeated", "rows/s by readers", "all nodes read", "reader after its node"]
     head += ["share of each new node", "work done", "all given back"]
     lines = []
@@ -95,7 +95,7 @@ def report(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[st
 
 
 def _new_shares(figures: dict[str, Any]) -> list[tuple[str, float]]:
-    """By node that came; the head, which the driver is on, was there."""
+    """Return the fractions by new node, without the head, which has the driver and existed before."""
     return [(node, share) for node, share in figures["share_of_rows_after_it_came"].items() if node != "state"]
 
 
@@ -108,8 +108,8 @@ def _tell(measurement: Measurement) -> None:
 
 
 def _in_own_process(case: str, rows: int) -> dict[str, Any] | str:
-    """The figures of a case, or what ended it."""
-    # A session of its own: Ctrl-C reaches it once, from here, and its end is waited for.
+    """Return the figures of a case, or the error that ended it."""
+    # The process has its own session: Ctrl-C reaches it once, from here, and its end is waited for.
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.elastic_cases", case, str(rows)],
         stdout=subprocess.PIPE,
@@ -140,7 +140,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _kill(pid: int) -> None:
-    """End the process and all that it has started."""
+    """End the process and all processes that it has started."""
     from tests.support.ray_cluster import with_children
 
     for each in with_children([pid]):

@@ -1,6 +1,6 @@
-"""One case of `bench.elastic`, in a process of its own: a cluster, servers and jobs, until all has come and gone.
+"""One case of `bench.elastic`, in its own process: a cluster, servers and jobs, until all nodes have come and gone.
 
-Nothing outlives it: jobs, raylets and servers end with the case, however it ends.
+Jobs, raylets and servers end with the case, however it ends.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.support.jobs import catch_up
 
 NODES = 3
 IDLE_S = 6.0
-#: Of the whole job; a reader alone has its share of it, so that a snapshot lasts while nodes come.
+#: The rate limit of the whole job. A single reader gets its part of it, so that a snapshot lasts until nodes come.
 PACE = 400
-#: Longest that anything may take on a busy machine.
+#: The maximum seconds of any step on a busy machine.
 PATIENCE_S = 900.0
-#: How often a case is begun: servers and raylets of a busy machine may miss their own limits, and a snapshot may end
-#: before the nodes are there.
+#: The maximum number of attempts of a case: servers and raylets of a busy machine may exceed their own limits, and a
+#: snapshot may end before the nodes are there.
 ATTEMPTS = 2
-#: Between two words about how it goes.
+#: Seconds between two progress messages.
 TELL_S = 30.0
 _SECTIONS = '[ray]\naddress = "{address}"\n[spark]\nmaster = "local[1]"\n'
 _COLUMNS = "id INT PRIMARY KEY, name VARCHAR(40)"
@@ -42,18 +42,18 @@ _COLUMNS = "id INT PRIMARY KEY, name VARCHAR(40)"
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen while the jobs ran: seconds since the start, nodes that are alive, readers of each job by node."""
+    """Observations while the jobs run: seconds since the start, live nodes, and readers of each job by node."""
 
     began_s: float = field(default_factory=time.monotonic)
     reported_s: float = 0.0
     nodes: list[tuple[float, int]] = field(default_factory=list)
-    #: When each spool had its first reader: in seconds since the start, and in wall-clock milliseconds.
+    #: The time of each spool's first reader: in seconds since the start, and in wall-clock milliseconds.
     came_s: dict[str, float] = field(default_factory=dict)
     came_ms: dict[str, int] = field(default_factory=dict)
     rates: dict[int, list[int]] = field(default_factory=dict)
-    #: When each epoch of each job was sealed, and its segments; a state keeps the newest epochs only.
+    #: The time of each sealed epoch of each job, and its segments; a state keeps only the newest epochs.
     sealed: dict[tuple[int, int], tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
-    #: Spools that had a reader when all nodes had one.
+    #: The spools that had a reader when all nodes had one.
     grown: frozenset[str] = frozenset()
     first_row_s: float | None = None
     up_s: float = 0.0
@@ -92,14 +92,15 @@ class Seen:
         from raycdc.state.store import CheckpointStore
 
         known = max((epoch for owner, epoch in self.sealed if owner == number), default=-1)
-        # Before a job has a state there is none, and what was seen may be pruned before it is read.
+        # A job has no state at first, and epochs may be pruned before they are read.
         with suppress(StateError, OSError):
             for manifest in CheckpointStore(job.state).manifests(known):
                 self.sealed[number, manifest.epoch] = (manifest.created_ms, manifest.segments)
 
     def reactions(self) -> list[float]:
-        """Seconds from each node that came to a reader there. Spools do not tell their nodes' names, so that the first
-        reader elsewhere counts as that of the first node.
+        """Return the seconds from each new node to a reader there.
+
+        Spools do not report the names of their nodes, so the first new reader counts as that of the first node.
         """
         alive = [at for (_, before), (at, after) in pairwise(self.nodes) for _ in range(after - before)]
         readers = sorted(at for node, at in self.came_s.items() if node in self.grown - {STATE_NODE})
@@ -111,12 +112,14 @@ class Seen:
 
 
 class TooShortError(Exception):
-    """The snapshot was over before every node had a reader: the case wants more rows."""
+    """Raised if the snapshot ended before every node had a reader: the case needs more rows."""
 
 
 def measure_case(case: str, rows: int) -> dict[str, Any]:
-    """The figures of `case`. It is begun anew, with twice the rows, where its snapshot was over too early, and once
-    where its cluster or its servers did not start.
+    """Return the figures of `case`.
+
+    The case is repeated with twice the rows if its snapshot ended too early, and once if its cluster or its servers did
+    not start.
     """
     from raycdc.sandbox.servers import ServerError
 
@@ -151,7 +154,7 @@ def _datagen(folder: Path, rows: int) -> dict[str, Any]:
             # One change, so that there is a log to follow.
             changes = "events = 1\nnew_rows = 1\ndeletes = 0.0"
             table = f'type = "datagen"\ntables = ["shop.t"]\nrows = {rows}\nchunk_rows = {self.chunk_rows}'
-            # Of each reader: with a pace of the whole source, one would do.
+            # The rate limit is that of each reader: with one for the whole source, a single reader would suffice.
             return f"{table}\n{changes}\nfaults = {{ chunk_rows_per_second = {PACE // (1 + NODES)} }}"
 
     with scaling_nodes(folder / "cluster", others=NODES, idle_s=IDLE_S) as cluster:
@@ -175,7 +178,7 @@ def _beside(folder: Path, rows: int) -> dict[str, Any]:
     from tests.support.ray_cluster import scaling_nodes
 
     rows //= 2
-    # Room for the last reader of each: with one CPU another node would be kept for the second log.
+    # Free CPUs for the last reader of each job: with one CPU, another node would be kept for the second log.
     nodes = scaling_nodes(folder / "cluster", others=NODES, idle_s=IDLE_S, head_cpus=2)
     with nodes as cluster, _tables(rows, "a", "b") as server:
         jobs = [
@@ -214,7 +217,7 @@ def _partitions(folder: Path, _: int) -> dict[str, Any]:
 
 
 def _play(cluster: Any, jobs: list[Any], *, rows: int, written: Any) -> dict[str, Any]:
-    """Run until all nodes have come and gone again, then stop, and count."""
+    """Run until all nodes have come and gone, then stop the jobs and count rows."""
     try:
         for job in jobs:
             job.folder.mkdir(parents=True, exist_ok=True)
@@ -234,7 +237,7 @@ def _play(cluster: Any, jobs: list[Any], *, rows: int, written: Any) -> dict[str
     finally:
         for run in [run for job in jobs for run in job.runs if not run.ended]:
             run.kill()
-    # The last run of each is the one that caught up.
+    # The last run of each job is the one that caught up.
     reasons = [e["reason"] for job in jobs for e in job.runs[0].events if e["event"] == "scaling"]
     return {
         "rows": total,
@@ -255,7 +258,7 @@ def _play(cluster: Any, jobs: list[Any], *, rows: int, written: Any) -> dict[str
 
 
 def _watch(cluster: Any, jobs: list[Any], rows: int) -> Seen:
-    """What is seen until there is a reader on each node, and then the first node alone."""
+    """Observe until each node has a reader, and then until only the first node is left."""
     seen = Seen()
 
     def until(reached: Any, what: str) -> float:
@@ -280,7 +283,7 @@ def _watch(cluster: Any, jobs: list[Any], rows: int) -> Seen:
         return False
 
     seen.up_s = until(up, "a reader on each node")
-    # Where a log's last reader goes afterwards is no growth.
+    # The node of a log's last reader is no growth.
     seen.grown = frozenset(seen.came_s)
     seen.done_s = until(lambda: _done(jobs, rows), "the end of the snapshots") if rows else seen.up_s
     seen.down_s = until(lambda: seen.nodes[-1][1] == 1, "the end of all other nodes")
@@ -288,13 +291,13 @@ def _watch(cluster: Any, jobs: list[Any], rows: int) -> Seen:
 
 
 def _known_tables(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The newest figures of each table by name: a line of progress has those of which there was news."""
+    """Return the newest figures of each table by name; a progress line has only the tables with changes."""
     lines = [event for event in list(events) if event["event"] == "progress"]
     return {table["table"]: table for event in lines for table in event["tables"]}
 
 
 def _done(jobs: list[Any], rows: int) -> bool:
-    """All tables were read to the end of their snapshots, where there are any."""
+    """Return True if all tables were read to the end of their snapshots."""
     if not rows:
         return True
     known = [_known_tables(job.runs[-1].events) for job in jobs]
@@ -302,7 +305,7 @@ def _done(jobs: list[Any], rows: int) -> bool:
 
 
 def _shares(seen: Seen) -> dict[str, float]:
-    """Of the rows that were sealed after a node's first reader came, while all had some, the part that it read."""
+    """Return the fraction of rows that each node read, of those sealed while all nodes had a reader."""
     sealed = list(seen.sealed.values())
     last_ms = {
         node: max((ms for ms, segments in sealed if any(s.node == node for s in segments)), default=0)
@@ -322,7 +325,7 @@ def _shares(seen: Seen) -> dict[str, float]:
 
 
 def _keys(job: Any) -> Counter[int]:
-    """How often each key was inserted into the sink's files."""
+    """Return how often each key was inserted into the sink's files."""
     from raycdc.sandbox.compare import read_changelog
 
     folder = next(path for path in job.lake.glob("*/*") if path.is_dir())
@@ -363,7 +366,9 @@ def _tables(rows: int, *names: str) -> Iterator[Any]:
 
 @contextmanager
 def _messages(servers: str, topic: str, *, per_s: int) -> Iterator[Any]:
-    """Somebody writes to all partitions while the block runs; tells how many messages there are, once stopped."""
+    """Write to all partitions while the block runs; the yielded function stops that and returns the number
+    of messages.
+    """
     from confluent_kafka import Producer
 
     ended, count = threading.Event(), [0]
@@ -404,8 +409,8 @@ _PLAYS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
 
 
 def main(case: str, rows: int) -> int:
-    """Print the figures, or what ended the case, as the last line."""
-    # Whatever was started ends with it.
+    """Print the figures of the case, or the error that ended it, as the last line."""
+    # All processes that the case has started end with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         told: dict[str, Any] = {"figures": measure_case(case, rows)}

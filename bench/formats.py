@@ -1,4 +1,5 @@
-"""Messages to columns: raycdc's formats against ``json.loads`` and Spark's ``from_json``, on the same messages.
+"""Converts messages to columns: raycdc's formats against ``json.loads`` and Spark's ``from_json``, on the same
+messages.
 
 One case per format: a million messages of ten mixed columns (`--rows` for another number), three inserts to an update.
 raycdc gives changelog Arrow batches, ``json.loads`` dicts with nothing done to them, Spark a parsed struct written
@@ -31,7 +32,7 @@ _SPARK_COLUMNS = _COLUMNS.replace("DATETIME", "STRING").replace("DECIMAL(12,2)",
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """Measure each system on each case, in processes of their own."""
+    """Measure each system on each case, in separate processes."""
     count = options.rows or _MESSAGES
     for case in options.cases:
         yield best_of(3, lambda c=case: measure(c, "raycdc", "bench.formats:read_raycdc", {"case": c, "count": count}))
@@ -107,7 +108,7 @@ _MAKERS: dict[str, Callable[[int, dict[str, Any], dict[str, Any] | None], dict[s
 
 
 def messages(case: str, first: int, count: int) -> list[bytes]:
-    """Messages number `first` on, as the format's tool writes them."""
+    """Return messages from the number `first` on, as the format's tool writes them."""
     make = _MAKERS[case]
     found = []
     for number in range(first, first + count):
@@ -140,7 +141,7 @@ def read_raycdc(*, case: str, count: int) -> dict[str, Any]:
 
 
 def read_json(*, case: str, count: int) -> dict[str, Any]:
-    """``json.loads`` of each message, and nothing else."""
+    """Call ``json.loads`` for each message, and nothing else."""
     figures: dict[str, Any] = {"rows": count}
     total = {"wall_s": 0.0, "cpu_s": 0.0}
     for first in range(0, count, _BATCH):
@@ -153,7 +154,7 @@ def read_json(*, case: str, count: int) -> dict[str, Any]:
 
 
 def read_spark(*, case: str, count: int) -> dict[str, Any]:
-    """``from_json`` with the message's schema, in a local session; the JVM's CPU time is counted as a child's."""
+    """Run ``from_json`` with the message's schema, in a local session; the JVM's CPU time is counted as a child's."""
     import tempfile
 
     import pyarrow.parquet as pq
@@ -186,6 +187,6 @@ def read_spark(*, case: str, count: int) -> dict[str, Any]:
 
 
 def _process_cpu_s(pid: int) -> float:
-    """CPU time of a living process (proc(5), ``/proc/pid/stat``: fields 14 and 15)."""
+    """Return the CPU time of a living process (proc(5), ``/proc/pid/stat``: fields 14 and 15)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -49,7 +49,7 @@ CASES = ("delta", "delta_grouped", "delta_1s", "delta_100ms", "iceberg", "postgr
 RATES = (20, 200, 2000)
 
 _ROWS = 2_000_000
-#: How long each rate is played, and how much of that does not count.
+#: The seconds of each rate, and the first seconds that are not counted.
 _SECONDS = 30.0
 _WARM_S = 5.0
 _TIMEOUT_S = 900.0
@@ -63,7 +63,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The source's port, and the targets that a case asked for has."""
+    """The source's port, and the targets that the requested cases need."""
 
     source: int
     postgres: PostgresServer | None
@@ -71,7 +71,7 @@ class Servers:
 
 
 def run(options: Options) -> Iterator[Measurement | Failure]:
-    """Start the servers, fill the table, play each case, locally first."""
+    """Start the servers, fill the table, and play each case, locally first."""
     from raycdc.sandbox.servers import MySqlServer
 
     rows = options.rows or _ROWS
@@ -94,7 +94,7 @@ def run(options: Options) -> Iterator[Measurement | Failure]:
 
 
 def _postgres(stack: ExitStack, options: Options) -> PostgresServer | None:
-    """A server that notes the times of commits, where a case writes to it."""
+    """Start a server that notes the times of commits, if a case writes to it."""
     from raycdc.sandbox.servers import PostgresServer
 
     if "postgres" not in options.cases:
@@ -113,7 +113,7 @@ def _kafka(stack: ExitStack, options: Options) -> KafkaServer | None:
 
 
 class World:
-    """One pipeline, its source's table filled anew, and who asks its target when rows were seen."""
+    """One pipeline, its source's table filled again, and the observer of its target."""
 
     def __init__(self, folder: Path, case: str, local: bool, servers: Servers) -> None:
         self.folder, self.case, self.local, self.servers = folder, case, local, servers
@@ -213,7 +213,7 @@ class World:
         raise RuntimeError(f"the snapshot did not end:\n{log.read_text()[-2000:]}")
 
     def _write(self, rows: int, rate: int) -> tuple[int, float]:
-        """So many transactions a second by a few connections; returns how many there were, and in how many seconds."""
+        """Make this many transactions a second over some connections; return their number, and the seconds."""
         done, lock = [0], threading.Lock()
         begun = time.monotonic()
         first = rows + time.time_ns() // 1000
@@ -250,8 +250,9 @@ class World:
     def _await_seen(
         self, process: subprocess.Popen[bytes], watch: Watch, begun_us: int, done: int
     ) -> NDArray[np.int64]:
-        """Wait until everything is in the target, but for rows that were updated again within one epoch. Pairs: each
-        row's own time, and when it was seen first, in microseconds.
+        """Wait until every row is in the target, except rows that were updated again within one epoch.
+
+        Returns pairs: each row's own time, and the time when it was first seen, in microseconds.
         """
         deadline, before = time.monotonic() + _TIMEOUT_S, -1
         while time.monotonic() < deadline:
@@ -266,7 +267,7 @@ class World:
         raise RuntimeError(f"of {done:,d} transactions {before:,d} were seen")
 
     def _watch(self) -> Watch:
-        """Who asks the target when rows were seen."""
+        """Return the observer of the target."""
         lake, servers = self.folder / "lake", self.servers
         if servers.postgres is not None and self.kind == "postgres":
             return InPostgres(servers.postgres, f'"{self.database}"."t"')
@@ -282,7 +283,7 @@ def _pairs(seen: Mapping[Row, int]) -> NDArray[np.int64]:
 
 
 def report(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
-    """For people: a line for each case, system and rate."""
+    """Return a line for each case, system and rate, for people."""
     figures = ("really_per_s", "p50_ms", "p95_ms", "p99_ms")
     lines = [[m.case, m.system, *(f"{m.more[name]:,d}" for name in figures)] for m in measurements]
     return ["case", "system", "per s", "p50 ms", "p95 ms", "p99 ms"], lines

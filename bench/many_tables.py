@@ -24,7 +24,7 @@ from bench.measure import Measurement, progress
 from bench.processes import ProcessTree
 
 TABLES = 500
-#: Rows that each table has, rows that a trickle changes in each, how often it is measured.
+#: Rows of each table, rows that a trickle changes in each, and the number of measurements.
 ROWS_PER_TABLE = 200
 TRICKLE_ROWS = 6
 ROUNDS = 3
@@ -52,7 +52,7 @@ class LiveRun:
     def wait(
         self, what: str, wanted: Callable[[dict[str, Any]], bool], *, after: float
     ) -> tuple[float, dict[str, Any]]:
-        """The first event since `after` that is `wanted`, with the time it came at."""
+        """Return the first event since `after` that is `wanted`, with its time."""
         deadline = time.monotonic() + _TIMEOUT_S
         seen = 0
         with self._changed:
@@ -67,7 +67,7 @@ class LiveRun:
                 self._changed.wait(min(left, 1.0))
 
     def commits(self, after: float) -> list[tuple[float, dict[str, Any]]]:
-        """Commits with rows since `after`."""
+        """Return the commits with rows since `after`."""
         with self._changed:
             return [(t, e) for t, e in self._events if t >= after and e["event"] == "commit" and e["rows"]]
 
@@ -86,7 +86,7 @@ class LiveRun:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """The process is watched inside the block, and gone after it."""
+        """Watch the process within the block, and end it afterwards."""
         self._reader.start()
         try:
             with self.tree:
@@ -100,7 +100,9 @@ class LiveRun:
 
 
 def make_tables(connection: Any, count: int, rows: int, *, first: int = 0) -> None:
-    """Tables ``bench.t000`` … of `rows` rows each, with the columns of the standard table; without the `first` ones."""
+    """Create tables ``bench.t000`` … of `rows` rows each, with the columns of the standard table, without the `first`
+    ones.
+    """
     with connection.cursor() as cursor:
         for number in range(first, count):
             cursor.execute(tables.STANDARD.replace("bench.standard", name_of(number)))
@@ -114,7 +116,9 @@ def name_of(number: int) -> str:
 
 
 def trickle(connection: Any, count: int, around: int) -> int:
-    """One transaction that updates, inserts and deletes a few rows of each table; returns how many in all."""
+    """Make one transaction that updates, inserts and deletes a few rows of each table; return the number of changed
+    rows.
+    """
     updated = TRICKLE_ROWS - 2
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
@@ -131,7 +135,7 @@ def trickle(connection: Any, count: int, around: int) -> int:
 
 
 def burst(connection: Any, rows: int) -> int:
-    """`rows` inserted rows in all, in a few of the tables."""
+    """Insert `rows` rows in all, into a few of the tables."""
     each = rows // BURSTS
     for number in range(BURSTS):
         tables.fill(connection, name_of(number), tables.STANDARD_VALUES, 100_000 + each, first=100_000)
@@ -139,8 +143,9 @@ def burst(connection: Any, rows: int) -> int:
 
 
 def measure(config: Path, connection: Any, log: Path, *, count: int, rows: int) -> Measurement:
-    """The job on `count` tables: its start, rounds of a trickle, one with bursts of `rows` rows; the figures are those
-    of the middle round of a trickle, and the others are with them.
+    """Measure the job on `count` tables: its start, rounds of a trickle, and one with bursts of `rows` rows.
+
+    The figures are those of the middle round of a trickle; the other rounds are listed, too.
     """
     progress(f"500_tables: measuring raycdc on {count} tables ...")
     run = LiveRun([sys.executable, "-m", "raycdc.cli", "run", str(config), "--json"], log)
@@ -148,7 +153,7 @@ def measure(config: Path, connection: Any, log: Path, *, count: int, rows: int) 
         phases: dict[str, str] = {}
 
         def streaming(event: dict[str, Any]) -> bool:
-            # Of so many tables a line tells those that changed.
+            # With many tables, a line has only those that changed.
             found = event.get("tables", ()) if event["event"] == "progress" else ()
             phases.update((table["table"], table["phase"]) for table in found)
             return len(phases) >= count and set(phases.values()) == {"stream"}
@@ -176,7 +181,7 @@ def _round(run: LiveRun, connection: Any, count: int, *, number: int, rows: int)
     at, event = run.wait(
         "the epoch of all tables", lambda e: e["event"] == "commit" and len(e["tables"]) >= count, after=began
     )
-    while rows:  # Bursts are rows of some tables alone, behind the trickle.
+    while rows:  # Bursts are rows of some tables only, after the trickle.
         commits = run.commits(began)
         at = commits[-1][0]
         if sum(event["tables"].get(name_of(n), 0) for _, event in commits for n in range(BURSTS)) >= rows:
@@ -189,7 +194,7 @@ def _round(run: LiveRun, connection: Any, count: int, *, number: int, rows: int)
 
 
 def _figures(run: LiveRun, began: float, at: float, commits: list[tuple[float, dict[str, Any]]]) -> dict[str, Any]:
-    time.sleep(0.2)  # The tree is looked at that often.
+    time.sleep(0.2)  # The process tree is sampled that often.
     before, after = run.tree.cpu_s(began), run.tree.cpu_s(at)
     by_role = {role: round(after[role] - before.get(role, 0.0), 2) for role in sorted(after)}
     return {

@@ -1,4 +1,4 @@
-"""What every benchmark shares: a measurement, child processes that measure themselves, ratios, progress.
+"""The common part of all benchmarks: measurements, child processes that measure themselves, ratios, progress.
 
 Each system runs in a process of its own, which does its imports and warm-up first, then calls `measured` around the
 work; CPU time is the process's (user and system, all threads, and the children it waited for).
@@ -21,18 +21,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """From the command line; `rows` None means the benchmark's default."""
+    """The options of the command line; `rows` None means the benchmark's default."""
 
     cases: tuple[str, ...]
     rows: int | None
     server: str
-    #: How often each system is measured; the best of the tries counts.
+    #: The number of measurements of each system, of which the best counts.
     tries: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One system on one case. `rows` are source rows (an update is one); `more` holds figures of one benchmark only."""
+    """The measurement of one system on one case.
+
+    `rows` are source rows (an update is one); `more` has figures of this benchmark only.
+    """
 
     case: str
     system: str
@@ -47,7 +50,7 @@ class Measurement:
         return round(self.rows / max(self.cpu_s, 1e-6))
 
     def to_json(self) -> dict[str, Any]:
-        """All figures, with the derived ones."""
+        """Return all figures, with the derived ones."""
         figures = asdict(self) | {
             "rows_per_s": round(self.rows / max(self.wall_s, 1e-6)),
             "rows_per_cpu_s": self.rows_per_cpu_s,
@@ -56,11 +59,11 @@ class Measurement:
         return figures | more
 
     def summary(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         first = f"  first row {self.more['first_row_s']:.2f} s" if "first_row_s" in self.more else ""
         head = f"{self.case:24s} {self.system:20s} {self.rows:>10,d} rows  {self.wall_s:8.2f} s wall"
         if not self.cpu_s:
-            # What runs on many processes, of servers as well, has no CPU time of its own.
+            # Systems with many processes, also on servers, have no CPU time of their own.
             return f"{head}{first}"
         cpu = f"{self.cpu_s:8.2f} s CPU  {self.rows_per_cpu_s:>12,d} rows/CPU-s"
         return f"{head}  {cpu}  {self.peak_rss_mb:7.0f} MB{first}"
@@ -68,7 +71,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A case that could not be measured, or whose figures are not as they must be; the others follow."""
+    """A case that could not be measured, or with unexpected figures; the other cases follow."""
 
     case: str
     reason: str
@@ -78,7 +81,7 @@ class Failure:
 
 
 def progress(text: str) -> None:
-    """A line on stderr, at once."""
+    """Print a line on stderr immediately."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -112,7 +115,10 @@ def in_child(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(case: str, system: str, function: str, arguments: dict[str, Any]) -> Measurement:
-    """`in_child` as a `Measurement`; the function returns at least rows and what `measured` adds."""
+    """Call `in_child` and return its figures as a `Measurement`.
+
+    They include at least rows and what `measured` adds.
+    """
     progress(f"{case}: measuring {system} ...")
     figures = in_child(function, arguments)
     known = {name: figures.pop(name) for name in ("rows", "wall_s", "cpu_s", "peak_rss_mb")}
@@ -120,12 +126,12 @@ def measure(case: str, system: str, function: str, arguments: dict[str, Any]) ->
 
 
 def best_of(times: int, once: Callable[[], Measurement]) -> Measurement:
-    """The run with the least CPU time: a shared machine only ever adds to it."""
+    """Return the run with the least CPU time, because other load on the machine only ever adds to it."""
     return min((once() for _ in range(times)), key=lambda m: m.cpu_s)
 
 
 def ratios(measurements: Iterable[Measurement], *, ours: str = "raycdc") -> list[dict[str, Any]]:
-    """For each case: how many times as fast as each other system ours is."""
+    """Return for each case how many times as fast as each other system raycdc is."""
     known = list(measurements)
     lines: list[dict[str, Any]] = []
     for mine in (m for m in known if m.system == ours):
@@ -144,5 +150,5 @@ def ratios(measurements: Iterable[Measurement], *, ours: str = "raycdc") -> list
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the description of the machine."""
     return {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 2), "python": platform.python_version()}

@@ -1,4 +1,4 @@
-"""A collection of MongoDB into Arrow columns over one connection, beside its peers on the same server.
+"""Reads a collection of MongoDB into Arrow columns over one connection, and compares with peers on the same server.
 
 ``snapshot`` reads its documents, ``change_stream`` its changes (`bench.mongodb_changes`).
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 CASES = ("snapshot", "change_stream")
 
-#: The emulation of raycdc.sandbox.servers, in memory.
+#: The server is the emulation of raycdc.sandbox.servers, in memory.
 SERVER = "mongodb, emulated"
 
-#: As many as the emulation holds in its memory, read several times over.
+#: The number of documents that fit into the emulation's memory; they are read several times.
 _DOCUMENTS = 100_000
 _PASSES = 10
 _SPARK_PASSES = 3
@@ -60,7 +60,7 @@ _TYPES = {
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """Start a server, fill a collection, read it with each system; then its changes."""
+    """Start a server, fill a collection, and read it with each system; then its changes."""
     count = options.rows or _DOCUMENTS
     if "snapshot" in options.cases:
         yield from _snapshot(count, options.tries)
@@ -107,7 +107,7 @@ def _read(uri: str, passes: int, document: SchemaDocument) -> dict[str, Any]:
 
 
 def raycdc(uri: str, passes: int) -> dict[str, Any]:
-    """Declared columns."""
+    """Read declared columns."""
     from raycdc.connectors.mongodb.layout import OnTypeMismatch, Spelling, declared, parse_type
 
     types = {name: parse_type(text) for name, text in _TYPES.items()}
@@ -115,14 +115,14 @@ def raycdc(uri: str, passes: int) -> dict[str, Any]:
 
 
 def raycdc_document(uri: str, passes: int) -> dict[str, Any]:
-    """Whole documents as text."""
+    """Read whole documents as text."""
     from raycdc.connectors.mongodb.layout import Spelling, whole_documents
 
     return _read(uri, passes, whole_documents(None, json=Spelling.RELAXED).document())
 
 
 def raycdc_bson(uri: str, passes: int) -> dict[str, Any]:
-    """Whole documents as they are."""
+    """Read whole documents as BSON."""
     from raycdc.connectors.mongodb.layout import Spelling, whole_documents
 
     return _read(uri, passes, whole_documents(None, json=Spelling.BSON).document())
@@ -141,7 +141,7 @@ def _pymongo(uri: str, passes: int, read: Any) -> dict[str, Any]:
 
 
 def raw(uri: str, passes: int) -> dict[str, Any]:
-    """The raw batches alone."""
+    """Read the raw batches without decoding."""
     with_count = _pymongo(uri, passes, lambda orders: sum(1 for _ in orders.find_raw_batches(batch_size=100_000)))
     return with_count | {"rows": passes * _counted(uri)}
 
@@ -154,16 +154,16 @@ def _counted(uri: str) -> int:
 
 
 def pymongo(uri: str, passes: int) -> dict[str, Any]:
-    """A dict for each document."""
+    """Read a dict for each document."""
     return _pymongo(uri, passes, lambda orders: sum(1 for _ in orders.find(batch_size=100_000)))
 
 
 def pymongoarrow(uri: str, passes: int) -> dict[str, Any]:
-    """The same columns by MongoDB's own library."""
+    """Read the same columns by MongoDB's own library."""
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It was built for an older Arrow, and says so for each class.
+        warnings.simplefilter("ignore")  # The library was built for an older Arrow, and warns about each class.
         import bson
         import pyarrow as pa
         from pymongoarrow.api import Schema, find_arrow_all

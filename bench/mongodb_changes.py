@@ -1,4 +1,4 @@
-"""The part of `bench.mongodb` about changes: a change stream from a place in the past on, over one connection.
+"""The part of `bench.mongodb` about changes: reads a change stream from a position in the past, over one connection.
 
 | system | what runs |
 |---|---|
@@ -37,7 +37,7 @@ def run(case: str, count: int, types: Mapping[str, str], tries: int) -> Iterator
 
 
 def _change(client: Any, count: int) -> tuple[int, int]:
-    """The place before the changes, and how many there are."""
+    """Make the changes; return the position before them, and their number."""
     import pymongo
 
     from raycdc.connectors.mongodb.stream.causal import log_end
@@ -58,7 +58,7 @@ def _change(client: Any, count: int) -> tuple[int, int]:
 
 
 def _stream(uri: str, begin: int) -> Any:
-    """The cursor as a pipeline opens it."""
+    """Open the cursor as a pipeline does."""
     from raycdc.connectors.mongodb.server.client import connect, probe
     from raycdc.connectors.mongodb.stream.raw_stream import RawStream, stream_options
 
@@ -90,7 +90,7 @@ def _size(uri: str, begin: int, events: int) -> int:
 
 
 def raw(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str, Any]:
-    """The wire alone."""
+    """Read the answers without decoding."""
     del types
     answers = sum(1 for _ in _answers(uri, begin, events))
     figures: dict[str, Any] = {"rows": _PASSES * events, "wall_s": 0.0, "cpu_s": 0.0}
@@ -104,7 +104,7 @@ def raw(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str, A
 
 
 def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str, Any]:
-    """Changelog rows of declared columns."""
+    """Read changelog rows of declared columns."""
     from raycdc.connectors.mongodb.layout import OnTypeMismatch, Spelling, declared, parse_type
     from raycdc.connectors.mongodb.server.client import connect, probe
     from raycdc.connectors.mongodb.source import MongoDbSource
@@ -147,7 +147,7 @@ def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str
 
 
 def pymongo(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str, Any]:
-    """A dict for each row."""
+    """Read a dict for each row."""
     import bson
     import pymongo
 

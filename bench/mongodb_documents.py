@@ -11,7 +11,7 @@ from bench.measure import Measurement
 
 
 def with_bytes(measurement: Measurement, size: int) -> Measurement:
-    """The same with how many MB of `size` bytes it read in a second, and in one of CPU."""
+    """Return the figures with the MB of `size` bytes that were read per second, and per CPU second."""
     megabytes = size / 1e6
     more = {
         "mb_per_s": round(megabytes / max(measurement.wall_s, 1e-6), 1),
@@ -21,7 +21,7 @@ def with_bytes(measurement: Measurement, size: int) -> Measurement:
 
 
 def documents(first: int, last: int) -> Iterator[dict[str, Any]]:
-    """Orders with ten mixed fields, about 190 bytes each."""
+    """Return orders with ten mixed fields, about 190 bytes each."""
     for number in range(first, last):
         yield {
             "customer": number * 7919 % 100_000,

@@ -1,4 +1,4 @@
-"""A server into a lake, end to end, through ``raycdc run`` on Ray and Spark with all their processes.
+"""Copies a server into a lake, end to end, by ``raycdc run`` on Ray and Spark with all their processes.
 
 | case | what runs |
 |---|---|
@@ -30,19 +30,21 @@ from bench.processes import ProcessTree, process_cpu_s
 
 CASES = ("backlog_to_changelog", "snapshot_to_delta")
 
-#: Source rows by default. The snapshot's are many enough that starting its second reader is not most of what is timed.
+#: The default number of source rows. A snapshot has so many that the start of its second reader is a small part of the
+#: time.
 _BACKLOG_ROWS = 2_000_000
 _SNAPSHOT_ROWS = 10_000_000
-#: One single-row update for so many inserted rows.
+#: The number of inserted rows per single-row update.
 _ROWS_PER_UPDATE = 20
 _CONNECTOR = "com.mysql:mysql-connector-j:9.7.0"
-#: How late the ``started`` event may be: raycdc looks at its processes this often. Counted against it.
+#: The maximum delay of the ``started`` event, because raycdc checks its processes this often. It is counted against
+#: raycdc.
 _STARTED_LATE_S = 0.2
 _TIMEOUT_S = 1800.0
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """Start a server, write its table, run each system as a user would."""
+    """Start a server, write its table, and run each system as a user would."""
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G", "binlog_row_metadata": "FULL"}
     with (
         tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder,
@@ -65,7 +67,7 @@ def run(options: Options) -> Iterator[Measurement]:
 
 @dataclass(slots=True)
 class _Run:
-    """One process tree that ran to its end, and when what happened."""
+    """One process tree that ran to its end, with the times of its events."""
 
     spawned: float
     ended: float
@@ -75,12 +77,12 @@ class _Run:
     server_cpu: dict[str, float] = field(default_factory=dict)
 
     def of(self, kind: str) -> list[tuple[float, dict[str, Any]]]:
-        """Events of one kind with the time they came at."""
+        """Return the events of one kind with their times."""
         return [(at, event) for at, event in self.events if event["event"] == kind]
 
 
 class Bench:
-    """What the cases share: folders, the server, running a command under watch."""
+    """The common part of the cases: folders, the server, and watched commands."""
 
     def __init__(self, folder: Path, server: Any) -> None:
         self.folder = folder
@@ -99,7 +101,7 @@ class Bench:
         self.rows = rows
 
     def backlog(self, connection: Any, rows: int) -> Measurement:
-        """Catch up once on the empty table, write the log, catch up again."""
+        """Catch up once on the empty table, write the log, and catch up again."""
         config = self._configuration("backlog", write="changelog")
         progress("backlog_to_changelog: first run, on the empty table ...")
         self.raycdc(config)
@@ -111,13 +113,13 @@ class Bench:
         return raycdc_measurement("backlog_to_changelog", self.rows + updates, self.raycdc(config))
 
     def snapshot(self) -> Measurement:
-        """A first start on the full table."""
+        """Measure a first start on the full table."""
         progress("snapshot_to_delta: measuring raycdc ...")
         run = self.raycdc(self._configuration("snapshot", write="upsert"))
         return raycdc_measurement("snapshot_to_delta", self.rows, run)
 
     def spark_jdbc(self) -> Measurement:
-        """The peer on the same table."""
+        """Measure the peer on the same table."""
         from raycdc.sandbox.cache import build_once
         from raycdc.spark.artifacts import fetch
         from raycdc.spark.session import delta_jars
@@ -201,7 +203,7 @@ def readers_max() -> int:
 
 
 def raycdc_measurement(case: str, rows: int, run: _Run) -> Measurement:
-    """Figures of a run of ``raycdc run --json`` with where its time went."""
+    """Return the figures of a run of ``raycdc run --json``, with the parts of its time."""
     commits = [(at, event) for at, event in run.of("commit") if event["rows"]]
     up = next(at for at, event in run.of("started") if event["pids"]["readers"])
     started = max(run.spawned, up - _STARTED_LATE_S)
@@ -217,7 +219,7 @@ def raycdc_measurement(case: str, rows: int, run: _Run) -> Measurement:
 
 
 def _reader_seconds(run: _Run) -> dict[str, float]:
-    """The last figures of each reader's threads, summed."""
+    """Return the last figures of each reader's threads, added up."""
     last: dict[int, dict[str, float]] = {}
     for _, event in run.of("progress"):
         for reader in event["readers"]:
@@ -230,7 +232,7 @@ def _reader_seconds(run: _Run) -> dict[str, float]:
 
 
 def figures_of(run: _Run, started: float, done: float) -> dict[str, Any]:
-    """What every system has: between `started` and `done`, and from spawning to the end."""
+    """Return the figures that every system has: between `started` and `done`, and from spawning to the end."""
     before, after = run.tree.cpu_s(started), run.tree.cpu_s(done)
     by_role = {role: round(after[role] - before.get(role, 0.0), 2) for role in sorted(after)}
     whole = sum(run.tree.cpu_s(run.ended).values())

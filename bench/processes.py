@@ -13,17 +13,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-#: What a process that ends between two looks can have used unseen is less than this.
+#: A process that ends between two samples can have used at most this much time unseen.
 SAMPLE_S = 0.1
-#: How often the memory that is shared is looked at: the kernel walks all pages of a process for it.
+#: Seconds between two measurements of shared memory, for which the kernel walks all pages of a process.
 PSS_EVERY_S = 1.0
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: Fields of /proc/PID/stat behind the name in parentheses: parent, user time, system time, resident pages.
+#: The fields of /proc/PID/stat after the name in parentheses: parent, user time, system time, resident pages.
 _PARENT, _USER, _SYSTEM, _RESIDENT = 1, 11, 12, 21
 
-#: Part of a command line → role; the first that fits. What fits none is the driver, when it is the root, or "other".
+#: The role of a process by a part of its command line; the first match counts. Without a match it is the driver if it
+#: is the root, else "other".
 _ROLES = (
     ("org.apache.spark", "spark-jvm"),
     ("-m raycdc.spark.daemon", "spark-python"),
@@ -46,7 +47,7 @@ class ProcessTree:
         self._roles: dict[int, str] = {}
         self._samples: list[tuple[float, dict[int, float]]] = []
         self.peak_rss_mb = 0.0
-        #: The largest sum of all processes' memory, where a page that several have counts once.
+        #: The largest sum of all processes' memory; a shared page counts once.
         self.peak_pss_mb = 0.0
         self._pss_s = 0.0
         self._ended = threading.Event()
@@ -64,11 +65,11 @@ class ProcessTree:
         self._thread.join()
 
     def cpu_s(self, at: float) -> dict[str, float]:
-        """CPU seconds by role up to `at` (of `time.monotonic`), by the nearest look not before it."""
+        """Return CPU seconds by role up to `at` (of `time.monotonic`), from the nearest sample not before it."""
         cpu = next((cpu for seen, cpu in self._samples if seen >= at), self._samples[-1][1])
         totals: dict[str, float] = {}
         for pid, seconds in cpu.items():
-            # By its last role: Ray's idle workers become readers.
+            # The last role counts: Ray's idle workers become readers.
             totals[self._roles[pid]] = totals.get(self._roles[pid], 0.0) + seconds
         return totals
 
@@ -94,7 +95,7 @@ class ProcessTree:
         self._samples.append((time.monotonic(), dict(self._cpu)))
 
     def _members(self, stats: dict[int, list[str]]) -> list[int]:
-        """The root, what it started, and what belonged to the tree before and was orphaned since."""
+        """Return the root, the processes that it started, and orphaned processes that belonged to the tree before."""
         children: dict[int, list[int]] = {}
         for pid, fields in stats.items():
             children.setdefault(int(fields[_PARENT]), []).append(pid)
@@ -118,13 +119,15 @@ class ProcessTree:
 
 
 def process_cpu_s(pid: int) -> float:
-    """CPU seconds `pid` has used so far; 0 when it is gone."""
+    """Return the CPU seconds that `pid` has used so far; 0 if it has ended."""
     fields = _stat(pid)
     return 0.0 if fields is None else (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
 
 
 def _pss_mb(pid: int) -> float:
-    """Its memory, of shared pages its part; 0 when it is gone (proc_pid_smaps_rollup(5), in kB)."""
+    """Return the memory of a process, with its part of shared pages; 0 if it has ended (proc_pid_smaps_rollup(5), in
+    kB).
+    """
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -137,7 +140,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on; None when the process is gone."""
+    """Return the fields of /proc/PID/stat from the state on; None if the process has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

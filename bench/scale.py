@@ -1,4 +1,4 @@
-"""What coordinating costs as a job grows: readers, tables, chunks, partitions. No server, no Spark, no Ray.
+"""Measures the cost of coordination as a job grows: readers, tables, chunks, partitions. No server, no Spark, no Ray.
 
 | case | grows | tells |
 |---|---|---|
@@ -33,7 +33,7 @@ from raycdc.source.protocol.link import read_packet
 
 CASES = ("tables", "chunks", "heartbeats", "partitions", "recovery")
 
-#: What the largest of each case should be.
+#: The maximum for the largest size of each case.
 GOALS = {
     "seal_ms": 100.0,
     "heartbeat_p99_ms": 200.0,
@@ -48,7 +48,7 @@ HEARTBEATS_S = 10.0
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """Each case at each size, in a process of its own."""
+    """Run each case at each size, in separate processes."""
     for case, sizes in _SIZES.items():
         if case in options.cases:
             for size in sizes:
@@ -75,7 +75,7 @@ _SIZES: dict[str, list[dict[str, int]]] = {
 
 
 def conclusions(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """The largest figure of each goal over all sizes, and whether it is reached."""
+    """Return the largest figure of each goal over all sizes, and if it is reached."""
     found: dict[str, Any] = {}
     for name, most in GOALS.items():
         values = [m.peak_rss_mb if name == "peak_rss_mb" else m.more[name] for m in measurements if _has(m, name)]
@@ -92,7 +92,7 @@ def _has(measurement: Measurement, name: str) -> bool:
 
 
 def tables(count: int) -> dict[str, Any]:
-    """Epochs that each change the same number of tables."""
+    """Measure epochs that each change the same number of tables."""
     folder = Path(tempfile.mkdtemp(prefix="scale-"))
     try:
         job = Job(folder, Shape(count, readers=2))
@@ -129,7 +129,7 @@ def tables(count: int) -> dict[str, Any]:
 
 
 def chunks(count: int, readers: int, read: int = CHUNKS_READ) -> dict[str, Any]:
-    """Chunks of one large table on their way through the coordinator, with epochs between them."""
+    """Measure chunks of one large table on their way through the coordinator, with epochs between them."""
     folder = Path(tempfile.mkdtemp(prefix="scale-"))
     try:
         job = Job(folder, Shape(1000, readers, chunks=count))
@@ -160,7 +160,7 @@ def chunks(count: int, readers: int, read: int = CHUNKS_READ) -> dict[str, Any]:
 
 
 def heartbeats(readers: int) -> dict[str, Any]:
-    """Every reader has a call open that waits for news, as in a cluster, and sends its heartbeats beside it."""
+    """Measure heartbeats while every reader has a call open that waits for messages, as in a cluster."""
     folder = Path(tempfile.mkdtemp(prefix="scale-"))
     try:
         job = Job(folder, Shape(1000, readers))
@@ -183,7 +183,7 @@ def heartbeats(readers: int) -> dict[str, Any]:
 
 
 def partitions(count: int, readers: int) -> dict[str, Any]:
-    """Partitions given out at once, and balanced when half as many readers come."""
+    """Measure the assignment of partitions, and their balancing when half as many readers come."""
     from raycdc.source.partitions.assigner import distribute, moves
 
     splits = [f"orders-{number:05d}" for number in range(count)]
@@ -199,10 +199,10 @@ def partitions(count: int, readers: int) -> dict[str, Any]:
 
 
 def recovery(count: int) -> dict[str, Any]:
-    """From the state of a job with so many tables to a reader that has the log."""
+    """Measure the time from the state of a job with this many tables to a reader that has the log."""
     folder = Path(tempfile.mkdtemp(prefix="scale-"))
     try:
-        # In a process of its own, whose memory is none of the recovery's.
+        # The state is written in a separate process, whose memory does not count for the recovery.
         before = multiprocessing.get_context("spawn").Process(target=_leave_state, args=(folder, count))
         before.start()
         before.join()
@@ -218,7 +218,7 @@ def recovery(count: int) -> dict[str, Any]:
 
 
 def _leave_state(folder: Path, count: int) -> None:
-    """A job with so many tables ends, and has two epochs that are not committed."""
+    """End a job with this many tables, and two epochs that are not committed."""
     job = Job(folder, Shape(count, readers=2, chunks=10))
     job.register()
     job.ask_for_seal()
@@ -233,7 +233,7 @@ def _leave_state(folder: Path, count: int) -> None:
 
 
 class Front:
-    """The readers' calls as the coordinator's actor takes them: coroutines of one event loop."""
+    """Makes the readers' calls like the coordinator's actor: as coroutines of one event loop."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -242,7 +242,7 @@ class Front:
         self._ends_s = 0.0
 
     async def run(self, seconds: float) -> list[float]:
-        """How long each heartbeat took, from the call to its answer."""
+        """Return the seconds of each heartbeat, from the call to its answer."""
         readers = self._job.readers
         self._ends_s = time.monotonic() + seconds
         step_s = HEARTBEAT_S / len(readers)
@@ -281,12 +281,12 @@ def _written(folder: Path, epoch: int) -> int:
 
 
 def _status_ms(job: Job, *, tables: bool) -> float:
-    """As people see it, or as the supervisor asks several times a second: without the tables."""
+    """Return the time of a status as people request it, or without tables as the supervisor requests it."""
     begun = time.perf_counter()
     job.host.status(tables=tables)
     return _ms([time.perf_counter() - begun])
 
 
 def _ms(seconds: Sequence[float]) -> float:
-    """The middle one, in milliseconds."""
+    """Return the median in milliseconds."""
     return round(sorted(seconds)[len(seconds) // 2] * 1000, 2)

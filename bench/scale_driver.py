@@ -1,7 +1,7 @@
 """The driver's part of a job of `bench.scale`, in a process of its own as it is in a cluster: it reads manifests.
 
 ``python -m bench.scale_driver STATE`` reads the number of the last committed epoch from each line of its input, reads
-the epoch behind it, and answers with the seconds that took and with its largest size so far in bytes.
+the epoch after it, and answers with the seconds of that and with its largest size so far in bytes.
 """
 
 from __future__ import annotations

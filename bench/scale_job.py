@@ -1,5 +1,5 @@
-"""A job without servers, rows or processes: the real coordinator with its state on disk, and real readers whose log and
-chunks are made up. Whatever it takes is the cost of coordinating alone.
+"""A job without servers, rows or processes: the real coordinator with its state on disk, and real readers with an
+invented log and invented chunks. Its time is the cost of coordination alone.
 
 All readers run in the calling thread, one after the other, so that times are those of one core without waiting.
 """
@@ -42,9 +42,9 @@ from raycdc.state.manifests.manifest import Segment, seq_base
 from raycdc.state.opaque import PlannerState, Position
 from raycdc.state.store import CheckpointStore, CommitRecord
 
-#: Tables of different columns: the others have the schema of one of these.
+#: The number of tables with different columns; all others have the schema of one of these.
 SCHEMAS = 10
-#: Keys of a chunk.
+#: The number of keys of a chunk.
 CHUNK_KEYS = 1000
 
 _BATCH = pa.record_batch({"id": pa.array([1], pa.int64()), "_op": pa.array([0], pa.int8())})
@@ -68,7 +68,7 @@ def _document(number: int) -> SchemaDocument:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large the job is: `chunks` are those of one more table, which is read while the others are live."""
+    """The size of the job. `chunks` are those of one more table, which is read while the others are live."""
 
     tables: int
     readers: int
@@ -76,7 +76,7 @@ class Shape:
 
 
 class Numbers:
-    """`KeyOrder` of integers."""
+    """A `KeyOrder` of integers."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None: ...
 
@@ -91,7 +91,7 @@ class Numbers:
 
 
 class Output:
-    """Segments that have a name and nothing else."""
+    """Makes segments that have a name and no content."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -136,7 +136,7 @@ def segment_of(name: str, node: str, table: TableId, fingerprint: str, *, base: 
 
 
 class Log:
-    """`LogSource` of the units that were put there."""
+    """A `LogSource` of given units."""
 
     seen_ms: int | None = None
 
@@ -150,7 +150,7 @@ class Log:
 
 
 class Chunks:
-    """`ChunkSource` that has read each chunk at once."""
+    """A `ChunkSource` that has read each chunk immediately."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -173,7 +173,7 @@ class Chunks:
 
 
 class Dialect:
-    """Both sides of a made-up connector: tables that are live, and one that has chunks, where the shape says so."""
+    """Both sides of an invented connector: live tables, and one with chunks if the shape has any."""
 
     ring_s = 0.0
     chunk_readers_max = 0
@@ -226,7 +226,7 @@ class Dialect:
 
 
 class Connector:
-    """As much of a `Source` as a coordinator asks for."""
+    """The part of a `Source` that a coordinator needs."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -239,7 +239,7 @@ class Connector:
 
 @dataclass(slots=True)
 class Spent:
-    """CPU seconds of the calling thread by what they were for."""
+    """CPU seconds of the calling thread, by their purpose."""
 
     coordinator_s: float = 0.0
     readers_s: float = 0.0
@@ -247,7 +247,7 @@ class Spent:
 
 @dataclass(slots=True)
 class Reader:
-    """A real reader on a real link, moved by `Job`."""
+    """A real reader with a real link, moved by `Job`."""
 
     number: int
     link: Link
@@ -280,7 +280,7 @@ class Reader:
 
 
 class Driver:
-    """`bench.scale_driver`: its process, and its largest size so far."""
+    """The process of `bench.scale_driver`, and its largest size so far."""
 
     def __init__(self, state: Path) -> None:
         command = [sys.executable, "-m", "bench.scale_driver", str(state)]
@@ -288,7 +288,7 @@ class Driver:
         self.peak_bytes = 0
 
     def read_after(self, committed: int) -> tuple[int, float]:
-        """The epoch behind `committed`, and the seconds that it took to read."""
+        """Return the epoch after `committed`, and the seconds to read it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{committed}\n")
@@ -301,7 +301,7 @@ class Driver:
 
 
 class Job:
-    """A coordinator and its readers, on a state in `folder`. `spent` grows while they are moved."""
+    """A coordinator and its readers, with a state in `folder`. `spent` grows while they are moved."""
 
     def __init__(self, folder: Path, shape: Shape, *, interval_s: float = 3600.0) -> None:
         self.shape = shape
@@ -314,7 +314,7 @@ class Job:
         self.generation = generation
         record = self.store.last_commit()
         self.committed = record.epoch if record else 0
-        collect_seldom()  # As in the coordinator's actor.
+        collect_seldom()  # The same settings as in the coordinator's actor.
         with without_collection():
             self.host = self._coordinator(interval_s)
         self.readers = [
@@ -323,7 +323,7 @@ class Job:
         ]
 
     def _coordinator(self, interval_s: float) -> CoordinatorHost:
-        """As `raycdc.runtime.launcher` makes it."""
+        """Create the coordinator like `raycdc.runtime.launcher`."""
         begin = EnumeratorStart(
             None,
             self.store.last_manifest(),
@@ -339,14 +339,14 @@ class Job:
                 epoch_interval_s=interval_s,
                 epoch_bytes_max=1 << 40,
                 epoch_bytes_idle=1 << 40,
-                # All of them are one thread, which may be busy with one of them.
+                # All readers run in one thread, which may be busy with one of them.
                 reader_timeout_s=3600.0,
                 progress_timeout_s=3600.0,
             ),
         )
 
     def exchange(self, reader: Reader) -> bool:
-        """One call of a reader to the coordinator, and its work on the answer. Whether it got anything."""
+        """Make one call of a reader to the coordinator, and process the answer. Return True if it had messages."""
         begun = time.thread_time()
         packet = reader.link.packet()
         reader.unsent = False
@@ -362,7 +362,7 @@ class Job:
         return bool(messages)
 
     def register(self) -> None:
-        """All readers are there, and have their splits."""
+        """Register all readers, and give them their splits."""
         for reader in self.readers:
             self.exchange(reader)
         self.settle(lambda: bool(self.log_readers()))
@@ -372,11 +372,11 @@ class Job:
 
     @property
     def log(self) -> Reader:
-        """The reader that has the log."""
+        """Return the reader that has the log."""
         return self.log_readers()[0]
 
     def settle(self, done: Callable[[], bool], *, limit_s: float = 600.0) -> None:
-        """Move all readers until `done`."""
+        """Move all readers until `done` returns True."""
         deadline_s = time.monotonic() + limit_s
         while not done():
             if time.monotonic() > deadline_s:
@@ -386,7 +386,7 @@ class Job:
                 time.sleep(0.002)
 
     def change(self, tables: Sequence[int]) -> None:
-        """The log has a transaction with a row in each of these tables."""
+        """Add a transaction to the log, with a row in each of these tables."""
         self.place += 1
         rows = tuple(LogRows(name_of(number), _BATCH, _PLACE + self.place) for number in tables)
         self.log.dialect.log.units.append(
@@ -395,7 +395,7 @@ class Job:
         self.log.work()
 
     def ask_for_seal(self) -> None:
-        """The next tick seals."""
+        """Make the next tick seal."""
         with self.host._condition:
             self.host._core._timer._last_s = -1e9
         self.log.beat()
@@ -414,7 +414,7 @@ class Job:
         return found[0]
 
     def read_and_commit(self, epoch: int) -> float:
-        """What a driver does of it: read the manifest, and write a record. Seconds to read."""
+        """Do the driver's part of an epoch: read the manifest, and write a record. Return the seconds to read."""
         read, took_s = self.driver.read_after(self.committed)
         assert read == epoch
         self.store.write_commit(CommitRecord(epoch, self.generation, 0, {}))

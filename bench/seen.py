@@ -1,4 +1,4 @@
-"""When rows are seen in a target, and by whom: for `bench.latency`, whose rows have their own time in a column `at`.
+"""Observes when rows become visible in a target, for `bench.latency`, whose rows have their own time in a column `at`.
 
 Each class asks a target of one kind as its own readers would, and never raycdc. Times are microseconds of the clock
 that all processes of this machine share.
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 #: A row's key and its own time.
 Row = tuple[int, int]
 
-#: How often the metadata of an Iceberg table are looked for: a hundred versions are there at once.
+#: Seconds between two listings of an Iceberg table's metadata, of which a hundred versions are kept.
 _POLL_S = 0.2
 _ANSWER_S = 30.0
 
 
 class Watch(ABC):
-    """Who looks at one target. It begins when the snapshot's rows are there, and before the first change."""
+    """Observes one target. It begins when the snapshot's rows are there, before the first change."""
 
     def begin(self) -> None:  # noqa: B027
-        """Look on, where what is to be seen does not stay."""
+        """Begin to observe, if the target does not keep the times itself."""
 
     @abstractmethod
     def seen(self, since_us: int) -> Mapping[Row, int]:
-        """When each row whose own time is not before `since_us` was seen first."""
+        """Return when each row was seen first, of those whose own time is not before `since_us`."""
 
     def close(self) -> None:  # noqa: B027
-        """Look no longer."""
+        """Stop observing."""
 
 
 class InDelta(Watch):
-    """The newest versions of a table's log: each adds files, in which rows are new that no version before had."""
+    """Observes the newest versions of a table's log. Each adds files with rows that no earlier version has."""
 
     def __init__(self, table: Path) -> None:
         self._table = table
@@ -61,16 +61,16 @@ class InDelta(Watch):
 
 
 class InIceberg(Watch):
-    """The snapshots of a table in a folder: each adds files, in which rows are new that no snapshot before had.
+    """Observes the snapshots of a table in a folder.
 
-    A snapshot is seen when the metadata with it have their name. They are removed after a hundred versions, so each
-    gets a second name in `kept`.
+    Each snapshot adds files with rows that no earlier one has. A snapshot is visible when the metadata file with it has
+    its name. Metadata files are removed after a hundred versions, so each gets a second name in `kept`.
     """
 
     def __init__(self, table: Path, kept: Path) -> None:
         self._metadata, self._kept = table / "metadata", kept
         self._named_us: dict[int, int] = {}
-        #: Of versions that were read: rows of the files that their snapshot added.
+        #: The rows of the files that each snapshot added, for the versions that were read.
         self._rows: dict[int, list[Row]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, daemon=True)
@@ -107,14 +107,14 @@ class InIceberg(Watch):
             if version in self._named_us:
                 continue
             with contextlib.suppress(FileNotFoundError, FileExistsError):
-                # Naming the file is its last change; our own name for it will be a later one.
+                # The last change of the file is its renaming; the second name is given later.
                 named_us = path.stat().st_ctime_ns // 1000
                 os.link(path, self._kept / f"{version}.metadata.json")
                 self._named_us[version] = named_us
 
 
 class InPostgres(Watch):
-    """The commit times of the rows' transactions, as the server has them (``track_commit_timestamp``)."""
+    """Reads the commit times of the rows' transactions, which the server keeps (``track_commit_timestamp``)."""
 
     def __init__(self, server: PostgresServer, table: str) -> None:
         self._server, self._table = server, table
@@ -128,7 +128,7 @@ class InPostgres(Watch):
 
 
 class InLines(Watch):
-    """The files of a changelog of JSON Lines."""
+    """Observes the files of a changelog of JSON Lines."""
 
     def __init__(self, lake: Path) -> None:
         self._lake = lake
@@ -147,7 +147,7 @@ class InLines(Watch):
 
 
 class InKafka(Watch):
-    """A consumer of a topic of Debezium's messages that is given committed ones only: when it is given each."""
+    """Consumes a topic of Debezium's messages, only committed ones, and notes when each arrives."""
 
     def __init__(self, server: KafkaServer, topic: str) -> None:
         self._server, self._topic = server, topic
@@ -194,7 +194,7 @@ class InKafka(Watch):
             self._ready.set()
             while not self._over.is_set():
                 message = consumer.poll(_POLL_S)
-                # A tombstone has no value, and what follows a transaction's end is no message.
+                # A tombstone has no value, and a transaction's end marker is no message.
                 value = None if message is None or message.error() is not None else message.value()
                 if value is not None:
                     self._given.append((time.time_ns() // 1000, value))
@@ -203,14 +203,14 @@ class InKafka(Watch):
 
 
 def _added(metadata: Path) -> list[Path]:
-    """The data files that the newest snapshot of a table's metadata added."""
+    """Return the data files that the newest snapshot of a table's metadata added."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
     from pyiceberg.manifest import ManifestEntryStatus
     from pyiceberg.table.snapshots import Snapshot
 
     text = json.loads(metadata.read_text())
     number = text.get("current-snapshot-id")
-    # All snapshots as pyiceberg's would take longer than what is measured.
+    # Parsing all snapshots by pyiceberg would take longer than what is measured.
     snapshots = [Snapshot.model_validate(one) for one in text.get("snapshots", ()) if one["snapshot-id"] == number]
     io = PyArrowFileIO()
     manifests = [one for snapshot in snapshots for one in snapshot.manifests(io) if one.added_snapshot_id == number]
@@ -220,7 +220,7 @@ def _added(metadata: Path) -> list[Path]:
 
 
 def _rows(files: Iterable[Path], since_us: int) -> list[Row]:
-    """The rows of these Parquet files whose own time is not before `since_us`."""
+    """Return the rows of these Parquet files whose own time is not before `since_us`."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Where `bench.sinks` copies a table to: the section of raycdc's configuration, and Spark's writer for that place."""
+"""The locations to which `bench.sinks` copies a table: the section of raycdc's configuration, and Spark's writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MONGODB = "org.mongodb.spark:mongo-spark-connector_2.13:10.5.0"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """An empty place. Without `format` Spark has no writer for it here."""
+    """An empty location. Without `format` Spark has no writer for it here."""
 
     section: str
     format: str = ""
@@ -26,7 +26,7 @@ class Home:
 
 
 def jars(coordinates: str) -> tuple[str, ...]:
-    """The jars of one artifact, downloaded once."""
+    """Return the jars of one artifact, downloaded once."""
     from raycdc.sandbox.cache import build_once
     from raycdc.spark.artifacts import fetch
 
@@ -38,7 +38,7 @@ def jars(coordinates: str) -> tuple[str, ...]:
 
 @contextmanager
 def home(kind: str, folder: Path) -> Iterator[Home]:
-    """A place of `kind`, a folder or a server that runs meanwhile."""
+    """Provide a location of `kind`: a folder, or a server that runs within the block."""
     path = folder / "target"
     if kind in ("delta", "parquet", "jsonl"):
         yield Home(f'type = "{kind}"\npath = "{path}"', {"jsonl": "json"}.get(kind, kind))
@@ -92,7 +92,10 @@ def _mongodb() -> Iterator[Home]:
 
 @contextmanager
 def _kafka() -> Iterator[Home]:
-    """Spark's writer for Kafka is not to be had as one artifact with what it needs: no peer."""
+    """Provide a topic.
+
+    Spark's writer for Kafka is not available as one artifact with its dependencies, so there is no peer.
+    """
     from raycdc.sandbox.servers import KafkaServer
 
     with KafkaServer() as server:

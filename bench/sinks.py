@@ -1,4 +1,5 @@
-"""Into each sink, beside what people would write by hand for Spark: snapshots, upsert epochs, hundreds of tables.
+"""Writes into each sink, and compares with programs written by hand for Spark: snapshots, upsert epochs, hundreds of
+tables.
 
 | case | what runs | beside it |
 |---|---|---|
@@ -36,18 +37,18 @@ CASES = ("500_tables", "upsert_to_delta", *(f"snapshot_to_{home}" for home in si
 
 _UPSERT_ROWS = 10_000_000
 _SNAPSHOT_ROWS = 2_000_000
-#: One key of so many changes.
+#: The number of keys per changed key.
 _ROWS_PER_UPDATE = 100
-#: Tables that the peer of ``500_tables`` merges into, one after the other: seconds for each.
+#: The number of tables that the peer of ``500_tables`` merges into, one after the other; each takes seconds.
 _PEER_TABLES = 50
 
-#: The same for both systems; the filter keeps 99 rows of 100.
+#: The columns and the filter are the same for both systems; the filter keeps 99 rows of 100.
 _EXPRESSIONS = ("price * quantity AS amount", "upper(name) AS shouted", "year(ordered) AS year")
 _FILTER = "status <> 7"
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """A server per kind of case, its tables, each system as a user would run it."""
+    """Start a server per kind of case, fill its tables, and run each system as a user would."""
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G", "binlog_row_metadata": "FULL"}
     wanted = [case for case in CASES if case in options.cases]
     groups: list[tuple[list[str], Callable[[SinkBench, list[str], int | None], Iterator[Measurement]]]] = [
@@ -67,7 +68,7 @@ def run(options: Options) -> Iterator[Measurement]:
 
 
 class SinkBench(Bench):
-    """The parts of `Bench`, with a sink to choose."""
+    """The parts of `Bench`, with a choice of sink."""
 
     def __init__(self, folder: Path, server: Any) -> None:
         super().__init__(folder, server)
@@ -103,14 +104,14 @@ max = {readers_max()}
         return path
 
     def peer(self, module: str, case: str, system: str, rows: int, given: dict[str, Any]) -> Measurement:
-        """A job of Spark's in a process of its own, timed between the events it prints."""
+        """Run a Spark job in a separate process; its time is that between the events that it prints."""
         progress(f"{case}: measuring {system} ...")
         found = self.watched([sys.executable, "-m", module, json.dumps(given)])
         (started, _), (done, _) = found.of("started")[0], found.of("done")[0]
         return Measurement(case=case, system=system, rows=rows, **figures_of(found, started, done))
 
     def jars(self) -> list[str]:
-        """Delta's, and the driver of the source."""
+        """Return Delta's jars, and the driver of the source."""
         from raycdc.spark.session import delta_jars
 
         return [*map(str, delta_jars()), *sink_homes.jars("com.mysql:mysql-connector-j:9.7.0")]
@@ -142,7 +143,7 @@ def _upsert(bench: SinkBench, _cases: list[str], rows: int | None) -> Iterator[M
     config = bench.config("upsert", f'type = "delta"\npath = "{lake}"')
     progress("upsert_to_delta: first run, the snapshot ...")
     bench.raycdc(config)
-    # Files are never changed, only added: links are copies.
+    # Files are never changed, only added, so links serve as copies.
     subprocess.run(["cp", "-al", str(lake), str(copy)], check=True)
     progress("upsert_to_delta: changing rows ...")
     changed = f"id % {_ROWS_PER_UPDATE} = 7"
@@ -199,7 +200,9 @@ def _fill(bench: SinkBench, rows: int) -> None:
 
 
 def _write_changes(table: Path, changes: Path, chosen: Any, *, deleted: int = 0) -> None:
-    """The chosen rows of a Delta table with a greater quantity, as a file to merge; the first `deleted` are to go."""
+    """Write the chosen rows of a Delta table with a greater quantity as a file to merge; the first `deleted` ones are
+    to be deleted.
+    """
     from deltalake import DeltaTable
 
     rows = DeltaTable(str(table)).to_pyarrow_dataset().to_table(filter=chosen)

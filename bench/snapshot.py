@@ -1,4 +1,5 @@
-"""A table to Arrow over one connection: raycdc against the bytes alone, connectorx and pymysql, on the same server.
+"""Reads a table into Arrow over one connection: raycdc against the bytes alone, connectorx and pymysql, on the same
+server.
 
 Cases: ``standard`` (ten mixed columns) and ``wide`` (sixty). ``receive-only`` reads the same result set over the same
 protocol and throws it away: the rate the server and the wire allow; ``receive-only-text`` is the text protocol's.
@@ -19,7 +20,7 @@ from bench.measure import Measurement, Options, measure, measured, progress
 CASES = ("standard", "wide")
 
 _ROWS = 2_000_000
-#: Rows pymysql reads: some seconds of its work.
+#: The number of rows that pymysql reads: some seconds of its work.
 _PEER_ROWS = {"standard": 200_000, "wide": 20_000}
 _SYSTEMS = {
     "raycdc": "read_raycdc",
@@ -32,9 +33,9 @@ _BUFFER_BYTES = 1 << 20
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """Start a server, fill the tables, measure each system in a process of its own."""
+    """Start a server, fill the tables, and measure each system in a separate process."""
     rows = options.rows or _ROWS
-    # The table stays in memory, so that the server answers as fast as it can.
+    # The table stays in memory, so that the server answers as fast as possible.
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G"}
     with tables.server_of(options.server, settings) as server:
         connection = tables.connect(server.port)
@@ -54,9 +55,9 @@ def run(options: Options) -> Iterator[Measurement]:
 
 
 def _least_disturbed(case: str, arguments: dict[str, Any]) -> Iterator[Measurement]:
-    """The least wall time and the least CPU time of several runs of each system.
+    """Return the least wall time and the least CPU time of several runs of each system.
 
-    The runs are taken in turns, so that a busy machine disturbs all alike; it only ever adds to either time.
+    The systems run alternately, so that other load disturbs all of them equally; it only ever adds to either time.
     """
     runs: dict[str, list[Measurement]] = {system: [] for system in _SYSTEMS}
     for _ in range(_ROUNDS):
@@ -68,7 +69,7 @@ def _least_disturbed(case: str, arguments: dict[str, Any]) -> Iterator[Measureme
 
 
 def read_raycdc(*, port: int, table: str, rows: int) -> dict[str, Any]:
-    """As a chunk reader does: the connector's connection, one SELECT, Arrow batches."""
+    """Read like a chunk reader: the connector's connection, one SELECT, Arrow batches."""
     from raycdc.connectors.mysql.server.catalog import load_table
     from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
     from raycdc.model import TableId
@@ -79,7 +80,7 @@ def read_raycdc(*, port: int, table: str, rows: int) -> dict[str, Any]:
     sql = f"SELECT {names} FROM bench.{table}"
     arena = arena_for(described)
     for batch in stream_query(connection, f"{sql} LIMIT 1000", described, arena=arena):
-        # Loads the machine code.
+        # This loads the machine code.
         assert batch.num_rows
     figures: dict[str, Any] = {}
     seen = size = batches = 0
@@ -93,7 +94,7 @@ def read_raycdc(*, port: int, table: str, rows: int) -> dict[str, Any]:
 
 
 def receive_only(*, port: int, table: str, rows: int) -> dict[str, Any]:
-    """The binary protocol's bytes, thrown away."""
+    """Receive the bytes of the binary protocol, and drop them."""
     from pymysql.constants import COMMAND
 
     connection = _connect(port)
@@ -109,7 +110,7 @@ def receive_only(*, port: int, table: str, rows: int) -> dict[str, Any]:
 
 
 def receive_only_text(*, port: int, table: str, rows: int) -> dict[str, Any]:
-    """The text protocol's bytes, thrown away."""
+    """Receive the bytes of the text protocol, and drop them."""
     from pymysql.constants import COMMAND
 
     connection = _connect(port)
@@ -134,7 +135,7 @@ def _receive(connection: Any, execute: Callable[[], None], rows: int) -> dict[st
 
 
 def read_connectorx(*, port: int, table: str, rows: int) -> dict[str, Any]:
-    """The peer that reads into Arrow, as its documentation shows it, over its binary protocol."""
+    """Read with the peer that reads into Arrow, as its documentation shows, over its binary protocol."""
     import connectorx
 
     address = f"mysql://root:root@127.0.0.1:{port}/bench"
@@ -147,7 +148,7 @@ def read_connectorx(*, port: int, table: str, rows: int) -> dict[str, Any]:
 
 
 def read_pymysql(*, port: int, table: str, rows: int) -> dict[str, Any]:
-    """The peer that makes tuples, unbuffered, so that it does not hold them all."""
+    """Read with the peer that makes tuples, unbuffered, so that it does not hold all of them."""
     import pymysql
 
     connection = tables.connect(port)

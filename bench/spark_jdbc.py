@@ -13,7 +13,7 @@ from typing import Any
 
 
 def session_of(given: dict[str, Any]) -> Any:
-    """A session on the `jars`, with its files in `scratch`."""
+    """Return a session with the `jars`, with its files in `scratch`."""
     from pyspark.sql import SparkSession
 
     builder = (
@@ -53,10 +53,10 @@ def main(arguments: str) -> None:
         "partitionColumn": "id",
         "lowerBound": "0",
         "upperBound": str(given["rows"]),
-        # Each partition is a result set in memory: as many rows as a chunk of raycdc has.
+        # Each partition is a result set in memory, with as many rows as a chunk of raycdc.
         "numPartitions": str(max(threads, given["rows"] // 100_000)),
     }
-    # The session's first job and first commit are part of starting.
+    # The session's first job and first commit are part of the start.
     session.range(10).write.format("delta").save(str(Path(given["lake"]) / "warm"))
     print(json.dumps({"event": "started"}), flush=True)
     rows = session.read.format("jdbc").options(**options).load()

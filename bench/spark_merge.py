@@ -28,7 +28,7 @@ def main(arguments: str) -> None:
 
 
 def merge(session: object, target: str, changes: str) -> None:
-    """One MERGE, waited for."""
+    """Run one MERGE and wait for it."""
     session.read.parquet(changes).createOrReplaceTempView("changes")  # type: ignore[attr-defined]
     columns = [name for name in session.table("changes").columns if name != "_deleted"]  # type: ignore[attr-defined]
     session.sql(  # type: ignore[attr-defined]

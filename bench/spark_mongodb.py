@@ -30,7 +30,7 @@ def main(given: dict[str, Any]) -> None:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    # One partition: as the others, one connection; cutting a collection is not what is measured.
+    # One partition uses one connection, like the other systems; cutting a collection is not measured.
     options = {
         "connection.uri": given["uri"],
         "database": "bench",

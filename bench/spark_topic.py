@@ -22,7 +22,7 @@ _SCHEMA = (
 
 
 def read(servers: str, count: int) -> Any:
-    """A function for `mapInArrow`: partition numbers in, values of their messages out."""
+    """Return a function for `mapInArrow`, which maps partition numbers to the values of their messages."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from confluent_kafka import Consumer, TopicPartition
@@ -44,7 +44,7 @@ def read(servers: str, count: int) -> Any:
 
 
 def main(given: dict[str, Any]) -> None:
-    """Run the job, telling when it starts and when it is done."""
+    """Run the job, and print when it starts and ends."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as sql
 

@@ -1,4 +1,4 @@
-"""How long people wait for a run to begin: from the command to the first rows in the lake, and to its end.
+"""Measures the start of a run: the time from the command to the first rows in the lake, and to its end.
 
 | case | what runs |
 |---|---|
@@ -29,13 +29,13 @@ from bench.pipeline import Bench
 from bench.processes import ProcessTree
 
 CASES = ("small", "second_run", "2_million_rows", "100_tables", "500_tables", "hand_over")
-#: Of these the median counts.
+#: The number of runs, of which the median counts.
 TRIES = 5
 
 _SMALL_ROWS = 1_000
 _NEW_ROWS = 100
 _LARGE_ROWS = 2_000_000
-#: Seconds to the first rows in the lake, and to the end of the run, that the default aims at; None: no aim.
+#: The aims for the default, in seconds: to the first rows in the lake, and to the end of the run; None: no aim.
 GOALS: dict[str, tuple[float | None, float | None]] = {
     "small": (4.0, 5.0),
     "second_run": (4.0, 5.0),
@@ -43,7 +43,7 @@ GOALS: dict[str, tuple[float | None, float | None]] = {
     "100_tables": (8.0, None),
     "500_tables": (15.0, None),
 }
-#: Keys of ``[pipeline]`` and words of the command, by the name that the figures have.
+#: Keys of ``[pipeline]`` and arguments of the command, by the name of the system in the figures.
 SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "raycdc": ("", ()),
     "waiting": ('engines = "always"', ()),
@@ -79,7 +79,7 @@ def run(options: Options) -> Iterator[Measurement]:
 
 
 def conclusions(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Each aim beside what was reached, and beside the other systems."""
+    """Return each aim with the reached figure, and those of the other systems."""
     goals = {}
     for case, aims in GOALS.items():
         found = {m.system: m.more for m in measurements if m.case == case}
@@ -101,14 +101,14 @@ class Starts:
         self._tries = tries
 
     def fill(self, rows: int) -> None:
-        """Let the standard table have `rows` rows; that it is in no log makes no difference to a first run."""
+        """Fill the standard table with `rows` rows. They are not logged, which makes no difference to a first run."""
         if not self._bench.rows:
             with self.connection.cursor() as cursor:
                 cursor.execute(tables.STANDARD)
         self._bench.fill(self.connection, rows)
 
     def small(self, cases: Sequence[str]) -> Iterator[Measurement]:
-        """A first run of the standard table, and one after that."""
+        """Measure a first run of the standard table, and a run after it."""
         first: dict[str, list[Measurement]] = {system: [] for system in SYSTEMS}
         second: dict[str, list[Measurement]] = {system: [] for system in SYSTEMS}
         for number in range(self._tries):
@@ -124,7 +124,7 @@ class Starts:
                 yield from map(_median, tries.values())
 
     def first_runs(self, case: str, rows: int, names: Sequence[str]) -> Iterator[Measurement]:
-        """First runs of the tables `names`."""
+        """Measure first runs of the tables `names`."""
         found: dict[str, list[Measurement]] = {system: [] for system in SYSTEMS}
         for number in range(self._tries):
             for system in SYSTEMS:
@@ -134,7 +134,7 @@ class Starts:
         yield from map(_median, found.values())
 
     def hand_over(self) -> Measurement:
-        """One run from its beginning in process to the commit of a row that came after the hand-over."""
+        """Measure one run from its start in this process to the commit of a row that came after the promotion."""
         progress("hand_over: raycdc ...")
         config = self._configuration("raycdc", ["bench.standard"])
         command = [sys.executable, "-m", "raycdc.cli", "run", str(config), "--json"]
@@ -174,7 +174,7 @@ class Starts:
         return Measurement(case, system, rows, figures["exit_s"], cpu_s, round(found.tree.peak_rss_mb, 1), figures)
 
     def _configuration(self, system: str, names: Sequence[str]) -> Path:
-        """A configuration whose run is the first one."""
+        """Return a configuration whose run is its first one."""
         folder, server = self._bench.folder / system, self._bench.server
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -209,7 +209,7 @@ def _readers(event: dict[str, Any]) -> list[int]:
 
 
 def _median(tries: list[Measurement]) -> Measurement:
-    """The one whose end is the median, with the ends of all."""
+    """Return the run with the median end, and the ends of all runs."""
     ordered = sorted(tries, key=lambda one: one.wall_s)
     found = ordered[len(ordered) // 2]
     found.more["exits_s"] = [one.wall_s for one in tries]

@@ -20,7 +20,7 @@ __all__ = ["ROWS_PER_STATEMENT", "connect", "fill", "prepare", "server_of"]
 
 
 def server_of(kind: str, settings: Mapping[str, str | None]) -> DatabaseServer:
-    """A private ``mysql`` (8.0) or ``mariadb``, which is started as a context."""
+    """Return a private ``mysql`` (8.0) or ``mariadb``; its context starts it."""
     from raycdc.sandbox.servers import MariaDbServer, MySqlServer
 
     progress(f"starting {kind} ...")
@@ -64,7 +64,7 @@ _WIDE_GROUPS = 15
 
 
 def wide_table() -> str:
-    """CREATE TABLE of sixty columns: fifteen times integer, text, decimal, datetime."""
+    """Return the CREATE TABLE of sixty columns: fifteen times integer, text, decimal, datetime."""
     columns = ", ".join(
         f"i{g} INT, t{g} VARCHAR(40), d{g} DECIMAL(14,4), w{g} DATETIME(6)" for g in range(1, _WIDE_GROUPS)
     )
@@ -75,7 +75,7 @@ def wide_table() -> str:
 
 
 def wide_values() -> str:
-    """Expressions of the row number `n`, in table order."""
+    """Return expressions of the row number `n`, in table order."""
     moment = "TIMESTAMPADD(MICROSECOND, n * 1001, '2024-01-01 00:00:00')"
     groups = [f"CONCAT('text ', n % 1000), n * 1.0001, {moment}"]
     groups += [f"n + {g}, CONCAT('text ', n * {g} % 99991), n * {g} / 10000, {moment}" for g in range(1, _WIDE_GROUPS)]

@@ -1,4 +1,4 @@
-"""A topic of Maxwell messages into Parquet files, end to end, through ``raycdc run`` on Ray and Spark.
+"""Copies a topic of Maxwell messages into Parquet files, end to end, by ``raycdc run`` on Ray and Spark.
 
 | case | what runs |
 |---|---|
@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """Start a broker, fill a topic, run each system as a user would."""
+    """Start a broker, fill a topic, and run each system as a user would."""
     from raycdc.sandbox.servers import KafkaServer
 
     count = options.rows or _MESSAGES
@@ -55,7 +55,7 @@ def run(options: Options) -> Iterator[Measurement]:
 
 
 def messages(count: int) -> Iterator[bytes]:
-    """Maxwell's inserts and, one in ten, updates of a table with ten mixed columns."""
+    """Return Maxwell's inserts and, one in ten, updates of a table with ten mixed columns."""
     chance = random.Random(1)
     for number in range(count):
         price, weight = f"{chance.randrange(10**6) / 100:.2f}", chance.random() * 100
@@ -74,7 +74,7 @@ def messages(count: int) -> Iterator[bytes]:
 
 
 def fill(servers: str, count: int) -> None:
-    """Write the messages, spread evenly."""
+    """Write the messages, spread evenly over the partitions."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": servers, "linger.ms": "50", "queue.buffering.max.messages": "200000"})
@@ -115,7 +115,7 @@ class TopicBench(Bench):
     """The end-to-end case."""
 
     def parquet(self) -> Measurement:
-        """A first start on the full topic."""
+        """Measure a first start on the full topic."""
         progress("topic_to_parquet: measuring raycdc ...")
         path = self.folder / "topic.toml"
         path.write_text(
@@ -146,7 +146,7 @@ write = "changelog"
         return raycdc_measurement("topic_to_parquet", self.rows, self.raycdc(path))
 
     def spark(self) -> Measurement:
-        """The peer on the same topic."""
+        """Measure the peer on the same topic."""
         progress("topic_to_parquet: measuring spark-from_json ...")
         lake = str(self.folder / "spark-lake")
         given = {"servers": self.server.bootstrap_servers, "count": self.rows, "lake": lake}

@@ -1,7 +1,7 @@
-"""Weights per name, maintained over the changelog that maxwell_to_lake.toml writes.
+"""Maintains weights per name over the changelog that maxwell_to_lake.toml writes.
 
-``python maxwell_weights.py LAKE TARGET``: a row that came adds its weight, one that went takes it away. Run it as often
-as you like: it goes on where it stopped.
+``python maxwell_weights.py LAKE TARGET``: an inserted row adds its weight, a deleted one subtracts it. It may be run
+repeatedly: each run continues where the last one stopped.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Page views joined with users: ``python examples/pageviews.py [--local]`` in a new folder.
 
 Starts a private MariaDB with shop.pageviews and an emulated MongoDB with crm.users, follows the views into
-./pageviews-lake by pageviews_users.toml and copies the users by users_copy.toml, changes both sides and does so again.
+./pageviews-lake by pageviews_users.toml and copies the users by users_copy.toml, changes both sides, and does so again.
 """
 
 import os
@@ -23,7 +23,7 @@ Users = list[dict[str, Any]]
 
 
 def users() -> Users:
-    """Five of seven users who view pages."""
+    """Return five of the seven users who view pages."""
     return [
         {
             "_id": n,
@@ -36,14 +36,14 @@ def users() -> Users:
 
 
 def begin(shop: Any, crm: Any) -> None:
-    """Fill shop.pageviews through `shop`, a cursor, and crm.users, a collection."""
+    """Fill shop.pageviews by `shop`, a cursor, and crm.users, a collection."""
     shop.execute(CREATE)
     shop.executemany(INSERT, VIEWS)
     crm.insert_many(users())
 
 
 def go_on(shop: Any, crm: Any) -> None:
-    """A user moves, another one goes, a new one comes, and so do views; old ones change and go."""
+    """Move a user, delete one and insert one; add views, and change and delete old ones."""
     crm.update_one({"_id": 1}, {"$set": {"region": "APAC"}})
     crm.delete_one({"_id": 2})
     crm.insert_one({"_id": 8, "name": "User 8", "region": "EU", "since": 2024})
@@ -53,7 +53,7 @@ def go_on(shop: Any, crm: Any) -> None:
 
 
 def follow(*, local: bool) -> None:
-    """Run both pipelines until they have what there is now."""
+    """Run both pipelines until they have everything that exists now."""
     here = Path(__file__).parent
     for name in ("pageviews_users.toml", "users_copy.toml"):
         command = [sys.executable, "-m", "raycdc.cli", "run", str(here / name), "--until", "caught-up"]
@@ -61,7 +61,7 @@ def follow(*, local: bool) -> None:
 
 
 def show(crm: Any) -> int:
-    """Print views of each region, and whether both collections of users are equal; 0 where they are."""
+    """Print the views of each region, and if both collections of users are equal; return 0 if they are."""
     rows = DeltaTable("pageviews-lake/shop/pageviews").to_pyarrow_table(columns=["user_region"])
     for each in sorted(rows.group_by("user_region").aggregate([([], "count_all")]).to_pylist(), key=str):
         sys.stdout.write(f"{each['user_region'] or 'unknown':8} {each['count_all']:5} views\n")
@@ -71,7 +71,7 @@ def show(crm: Any) -> int:
 
 
 def main() -> int:
-    """The whole story; the exit code says whether the copy is equal."""
+    """Run the whole example; the exit code says if the copy is equal."""
     from raycdc.sandbox.servers import MariaDbServer, MongoDbServer
 
     local = "--local" in sys.argv[1:]

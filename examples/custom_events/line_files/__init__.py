@@ -1,1 +1,1 @@
-"""Lines of files that grow, as a source of many logs."""
+"""A source of several logs: files whose lines grow."""

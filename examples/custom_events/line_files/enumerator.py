@@ -1,4 +1,4 @@
-"""The events of the source, and its enumerator, which alone looks into the folder."""
+"""The events of the source, and its enumerator, which is the only part that lists the folder."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SCHEMA = TableSchema(
     ),
     ("file", "position"),
 )
-#: How often the folder is looked into.
+#: Seconds between two listings of the folder.
 POLL_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class FileGrown(SourceEvent):
-    """Enumerator to readers: the lines of this file that have ended are so many bytes now."""
+    """Enumerator to readers: the complete lines of this file now have this many bytes."""
 
     split_id: str
     size: int
@@ -48,7 +48,7 @@ class FileGrown(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class FileRead(SourceEvent):
-    """Reader to enumerator, right before it reports a seal: so many bytes of this file are in epochs."""
+    """Reader to enumerator, just before it reports a seal: this many bytes of this file are in epochs."""
 
     split_id: str
     position: int
@@ -56,7 +56,7 @@ class FileRead(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class FilesRead:
-    """`TablesProgress` of the one table: of so many files so many are read."""
+    """The `TablesProgress` of the only table: the number of files, and the number of files that were read."""
 
     done: int
     total: int
@@ -69,20 +69,21 @@ class FilesRead:
 
 
 class LineFilesEnumerator:
-    """`raycdc.source.protocol.api.SplitEnumerator`. One thread calls everything."""
+    """The `raycdc.source.protocol.api.SplitEnumerator` of the source. One thread makes all calls."""
 
     def __init__(self, context: SplitEnumeratorContext, path: str, start: EnumeratorStart) -> None:
         self._context = context
         self._path = path
         self._bounded = start.until is not None
         self._announced = start.last is not None and bool(start.last.enumerator.to_json().get("announced"))
-        #: The position of each file in the last manifest, its size at the last look, and what a reader told of it.
+        #: The position of each file in the last manifest, its size at the last listing, and the position that a reader
+        #: reported.
         self._sealed = (
             {} if start.last is None else {name: bytes_read(state) for name, state in start.last.to_splits.items()}
         )
         self._sizes: dict[str, int] = {}
         self._read: dict[str, int] = {}
-        #: Where a bounded run ends; None before the first look.
+        #: The sizes at which a bounded run ends; None before the first listing.
         self._ends: dict[str, int] | None = None
         self._final = False
         self._assigner = PartitionAssigner(context, self._split)
@@ -111,7 +112,10 @@ class LineFilesEnumerator:
                 raise ProtocolError(f"The enumerator does not know the event {type(event).__name__}")
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EnumeratorPart:
-        """The first manifest creates the table; a bounded run's last one holds all that was there at its start."""
+        """Note a sealed epoch.
+
+        The first manifest creates the table. The last one of a bounded run has everything that existed at its start.
+        """
         self._sealed.update({name: bytes_read(state) for name, state in splits.items()})
         self._assigner.balance()
         self._final = self._all_read()
@@ -125,7 +129,7 @@ class LineFilesEnumerator:
 
     @property
     def wants_seal(self) -> bool:
-        """A bounded run that has nothing to read still ends with an epoch."""
+        """Return True if an epoch must be sealed: a bounded run without new lines also ends with an epoch."""
         return self._all_read() and not self._final
 
     def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
@@ -136,16 +140,16 @@ class LineFilesEnumerator:
         return EnumeratorStatistics(FilesRead(done, len(self._sizes)))
 
     def handle_split_request(self, subtask_id: int) -> None:
-        """Files are given, not asked for."""
+        """Do nothing: files are assigned without requests."""
 
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
-        """No file ever ends."""
+        """Do nothing: no file ever ends."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Nobody waits for that."""
+        """Do nothing: nothing waits for a commit."""
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
-        """There is one table only, and the driver drops its rows."""
+        """Do nothing: there is only one table, and the driver drops its rows."""
 
     def _on_look(self, sizes: Mapping[str, int]) -> None:
         grown = {name: size for name, size in sizes.items() if size != self._sizes.get(name)}
@@ -166,15 +170,15 @@ class LineFilesEnumerator:
 
 
 def sealed(bytes_read: int) -> SealedSplit:
-    """The state of a file of which so much was read."""
+    """Return the state of a file of which this many bytes were read."""
     return SealedSplit.from_json({"position": bytes_read})
 
 
 def bytes_read(state: SealedSplit) -> int:
-    """Inverse of `sealed`."""
+    """Return the number of bytes in a state that `sealed` made."""
     return int(state.to_json()["position"])
 
 
 def sizes_of(path: str) -> dict[str, int]:
-    """How many bytes the lines have that ended, of each file."""
+    """Return the bytes of complete lines of each file."""
     return {file.name: file.read_bytes().rfind(b"\n") + 1 for file in sorted(Path(path).glob("*.log"))}

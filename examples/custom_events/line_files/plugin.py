@@ -9,7 +9,7 @@ from raycdc.plugins import Plugin
 
 
 class LineFilesConfig(SourceConfig):
-    """``[source] type = "line-files"``."""
+    """The configuration section ``[source] type = "line-files"``."""
 
     type: Literal["line-files"] = option("line-files", help="Lines of files that grow.")
     path: Folder = option(help="The folder of the files, which are called *.log.", example="./logs", min_length=1)

@@ -1,6 +1,7 @@
-"""The reader of the source: what blocks (`LineSplitReader`), what emits (`LinesEmitter`), and what holds them together.
+"""The reader of the source: `LineSplitReader` blocks on files, `LinesEmitter` makes batches, and `LineFilesReader`
+connects both.
 
-A reader is told how far a file has grown, so what it has its fetcher read is always a range of bytes that is there.
+The enumerator reports the sizes of files, so a fetcher only reads ranges of bytes that exist.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from raycdc.source.split import PartitionSplit
 from raycdc.state.manifests.manifest import TableEpoch
 from raycdc.state.opaque import SealedSplit
 
-#: Bytes of a file that are read at once; a longer line is read as a whole.
+#: The number of bytes of a file that are read at once; a longer line is read completely.
 BYTES_AT_ONCE = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """The bytes of a file to read next: lines that have ended."""
+    """A range of bytes of a file to read next; it has complete lines."""
 
     split_id: str
     begin: int
@@ -42,7 +43,7 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Whole lines of a file that begin at the byte `begin`."""
+    """Complete lines of a file from the byte `begin` on."""
 
     begin: int
     data: bytes
@@ -50,7 +51,7 @@ class Lines:
 
 @dataclass(slots=True)
 class FileState:
-    """How far a file was emitted, and how far its fetcher was asked to read."""
+    """The position up to which a file was emitted, and the position up to which its fetcher was asked to read."""
 
     split_id: str
     position: int
@@ -62,7 +63,10 @@ class FileState:
 
 
 class LineSplitReader:
-    """`raycdc.source.reader.split_reader.SplitReader`: one range after the other. It runs in the fetcher's thread."""
+    """Reads one range after the other, as a `raycdc.source.reader.split_reader.SplitReader`.
+
+    It runs in the fetcher's thread.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -90,14 +94,14 @@ class LineSplitReader:
         return RecordsWithSplitIds(records, finished, bytes=len(data), rows=data.count(b"\n"))
 
     def wake_up(self) -> None:
-        """No read takes long."""
+        """Do nothing: no read takes long."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class LinesEmitter:
-    """`raycdc.source.reader.records.RecordEmitter`: bytes in, an Arrow batch out, and the position behind it."""
+    """Converts bytes to an Arrow batch and the position after it, as a `raycdc.source.reader.records.RecordEmitter`."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -126,7 +130,7 @@ class LinesEmitter:
 
 
 class LineFilesReader(PartitionSourceReader[FileRange, Lines, FileState]):
-    """Asks its fetcher for what files have grown by, and tells the enumerator how far they are read."""
+    """Asks its fetcher for the new part of each file, and reports to the enumerator what was read."""
 
     def __init__(
         self, context: ReaderContext, fetchers: FetcherManager[FileRange, Lines], emitter: LinesEmitter
@@ -139,7 +143,7 @@ class LineFilesReader(PartitionSourceReader[FileRange, Lines, FileState]):
         return FileState(split.split_id, position, asked=position)
 
     def to_fetch(self, state: FileState) -> Sequence[FileRange]:
-        """What the file has grown by since its fetcher was last asked to read it."""
+        """Return the part of the file that was added since its fetcher was last asked to read."""
         begin, state.asked = state.asked, max(state.asked, self._sizes.get(state.split_id, 0))
         return () if begin == state.asked else (FileRange(state.split_id, begin, state.asked),)
 

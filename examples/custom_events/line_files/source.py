@@ -1,4 +1,4 @@
-"""The page of the source: each file ``*.log`` of a folder is a split, and each line is a row of ``files.lines``."""
+"""A source in which each file ``*.log`` of a folder is a split, and each line is a row of ``files.lines``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from raycdc.state.manifests.manifest import Manifest
 
 
 class LineFilesSource(Source[LineFilesConfig]):
-    """See the module's docstring. The state of a split is ``{"position": BYTES}``: how far its file was read."""
+    """The source; see the module's docstring.
+
+    The state of a split is ``{"position": BYTES}``: the number of bytes of its file that were read.
+    """
 
     def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         text = f"{len(sizes_of(self.config.path))} files are there."

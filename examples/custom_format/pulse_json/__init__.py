@@ -1,1 +1,1 @@
-"""Pulse's change messages for raycdc."""
+"""Change messages of Pulse, an imaginary tool, for raycdc."""

@@ -3,8 +3,8 @@
     {"what": "changed", "where": {"db": "shop", "table": "orders"}, "at": 1700000000000,
      "row": {"id": 1, "n": 2}, "was": {"n": 1}, "key": ["id"]}
 
-``was`` holds what changed only. That is all raycdc needs to know to decode it in its compiled loops, a whole batch at a
-time, with every rule about types, schemas and bad messages that the built-in formats have.
+``was`` has only the old values of changed columns. With this description raycdc decodes the format in its compiled
+loops, a whole batch at a time, with every rule about types, schemas and bad messages that the built-in formats have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raycdc.model import LogicalType, TypeKind
 
 
 class PulseJson(JsonDialect):
-    """Pulse's change messages."""
+    """The format of Pulse's change messages."""
 
     identifier: ClassVar[str] = "pulse-json"
     options: PulseOptions
@@ -45,13 +45,13 @@ class PulseJson(JsonDialect):
     )
 
     def wire(self, logical: LogicalType) -> int:
-        """How values of a type are spelled; bytes are the one thing Pulse has its own way with."""
+        """Return how values of a type are spelled. Pulse has its own spelling only for bytes."""
         return wires.WIRE_HEX if logical.kind is TypeKind.BINARY and self.options.hex_bytes else wires.WIRE_PLAIN
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
-        """The key columns, asked once per table with its first message."""
+        """Return the key columns. Called once per table, with its first message."""
         return tuple(json.loads(message).get("key", ()))
 
     def before_fix(self, message: bytes) -> str:
-        """What a person can do about a change without `was`."""
+        """Return the remedy for a change without `was`, for people."""
         return "Run Pulse with --with-previous."

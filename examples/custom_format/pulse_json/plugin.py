@@ -1,4 +1,4 @@
-"""What the entry point names. It imports quickly: the format itself is imported when a pipeline uses it."""
+"""The object that the entry point names. It imports quickly: the format itself is imported when a pipeline uses it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from raycdc.plugins import Plugin
 
 
 class PulseOptions(FormatOptions):
-    """Options of ``pulse-json``: those of every format, and one of its own."""
+    """The options of ``pulse-json``: those of every format, and one of its own."""
 
     hex_bytes: bool = option(default=True, help="Whether bytes are hexadecimal (as Pulse 2 writes them) or base64.")
 

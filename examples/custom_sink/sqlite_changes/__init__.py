@@ -1,1 +1,1 @@
-"""Changes as rows of an SQLite database, for raycdc."""
+"""Writes changes as rows of an SQLite database."""

@@ -1,4 +1,4 @@
-"""What the entry point names. It imports quickly: the sink itself is imported when a pipeline uses it."""
+"""The object that the entry point names. It imports quickly: the sink itself is imported when a pipeline uses it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raycdc.plugins import Plugin
 
 
 class SqliteChangesConfig(SinkConfig):
-    """``[sink] type = "sqlite-changes"``."""
+    """The configuration section ``[sink] type = "sqlite-changes"``."""
 
     type: Literal["sqlite-changes"] = option("sqlite-changes", help="Changes as rows of an SQLite database.")
     write: Literal["changelog"] = option("changelog", help="Every change is a row.")
@@ -18,7 +18,7 @@ class SqliteChangesConfig(SinkConfig):
 
     @property
     def folder(self) -> str:
-        """So that `check` and `run` refuse a place where no file can be made."""
+        """Return the folder of the file, so that `check` and `run` refuse a folder that cannot be written."""
         return str(Path(self.path).parent)
 
 

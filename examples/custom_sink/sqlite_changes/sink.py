@@ -1,4 +1,4 @@
-"""Every change as a row of a table ``db.table`` in an SQLite database, exactly once.
+"""Writes every change as a row of a table ``db.table`` in an SQLite database, exactly once.
 
 Each verb runs in the transaction that `opened` began, and writes the record there.
 """
@@ -19,15 +19,16 @@ from raycdc.sinks.rows import changelog_names
 from raycdc.sinks.steps import CommitMetadata, ForeignTarget, MissingTarget, OwnTarget, Target, TargetState
 from sqlite_changes.plugin import SqliteChangesConfig
 
-#: How long a transaction waits for others before raycdc says that it waits, and tries again.
+#: Seconds that a transaction waits for others before raycdc reports the wait, and retries.
 BUSY_S = 2.0
 _RECORD = "raycdc_commit (app, target, epoch, step, generation, touched, PRIMARY KEY (app, target))"
 
 
 class SqliteTable(Target):
-    """A table within a transaction of `db`; `touched` says whether this pipeline made it or took it over.
+    """A table within a transaction of `db`; `touched` is True if this pipeline created or adopted it.
 
-    A trigger that never fires marks the table: it goes with it, so that one which somebody made anew is told from it.
+    A trigger that never fires marks the table. It is dropped with the table, so a table that another user created again
+    has no mark.
     """
 
     def __init__(self, name: TableId, location: str, db: sqlite3.Connection, app_id: str) -> None:
@@ -47,7 +48,7 @@ class SqliteTable(Target):
         return ForeignTarget(vector)
 
     def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Give the table all columns of the rows to come; those that went stay, null from here on."""
+        """Give the table all columns of the rows to come. Dropped columns stay, and are null in new rows."""
         for name in map(_quoted, (name for name in changelog_names(work.schema) if name not in self._columns())):
             made = f"ALTER TABLE {self._quoted} ADD COLUMN {name}"
             self._db.execute(made if self._columns() else f"CREATE TABLE {self._quoted} ({name})")
@@ -59,11 +60,13 @@ class SqliteTable(Target):
 
     def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         self._db.execute(f"DROP TABLE {self._quoted}")
-        self._db.execute("DELETE FROM raycdc_commit WHERE target = ?", self._key[1:])  # No other pipeline goes on here.
+        self._db.execute(
+            "DELETE FROM raycdc_commit WHERE target = ?", self._key[1:]
+        )  # No other pipeline continues this target.
         self.evolve(work, commit_metadata)
 
     def steps(self, work: TableCommit, staged: StagedLines) -> Sequence[int]:
-        """A single one, where the table still has all columns."""
+        """Return a single step, if the table still has all columns."""
         if gone := sorted(set(changelog_names(work.schema)).difference(self._columns())):
             raise TargetModifiedError(
                 f"{self.location} lost its column {gone[0]}: somebody dropped or renamed it. Nothing more was written. "
@@ -76,7 +79,7 @@ class SqliteTable(Target):
         into = f"INSERT INTO {self._quoted} ({', '.join(map(_quoted, names))}) VALUES ({', '.join('?' * len(names))})"
         self._db.executemany(into, staged_rows(staged, names))
         self._hold(commit_metadata, touched=True)
-        reach("in_commit")  # Where tests of exactly-once stop us.
+        reach("in_commit")  # A failpoint at which tests of exactly-once stop the process.
 
     def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         self._hold(commit_metadata, touched=self._touched)
@@ -91,7 +94,7 @@ class SqliteTable(Target):
 
 
 class SqliteChangesSink(LinesSink[SqliteTable]):
-    """See the module's docstring."""
+    """The sink; see the module's docstring."""
 
     kind = "sqlite-changes"
     writes = (CHANGELOG,)
@@ -106,20 +109,20 @@ class SqliteChangesSink(LinesSink[SqliteTable]):
         try:
             if writes:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Whoever only looks makes nothing: an empty database in memory stands for one that is not there.
+            # An inspection creates nothing: an empty database in memory replaces one that does not exist.
             database = self._path if writes or self._path.exists() else ":memory:"
             with closing(sqlite3.connect(database, timeout=BUSY_S, isolation_level=None)) as db:
                 db.execute("BEGIN IMMEDIATE")
                 db.execute(f"CREATE TABLE IF NOT EXISTS {_RECORD}")
                 yield SqliteTable(target, location, db, self._context.app_id)
-                if writes:  # An error in the block closes the connection, which takes everything back.
+                if writes:  # An error in the block closes the connection, which rolls the transaction back.
                     db.execute("COMMIT")
         except (sqlite3.Error, OSError) as cause:
             raise _error_of(cause)(f"{location}: {cause}") from cause
 
 
 def _error_of(cause: Exception) -> type[SinkError]:
-    """The kind of error by which raycdc knows what to do: wait, park this table alone, or end the run."""
+    """Return the kind of error by which raycdc decides its reaction: retry, park only this table, or end the run."""
     if getattr(cause, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return SinkUnavailableError
     return ValueRefusedError if isinstance(cause, sqlite3.IntegrityError) else SinkError

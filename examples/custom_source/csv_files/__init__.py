@@ -1,1 +1,1 @@
-"""CSV files that grow, as a source."""
+"""A source of CSV files that grow."""

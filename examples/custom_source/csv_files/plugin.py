@@ -9,7 +9,7 @@ from raycdc.plugins import Plugin
 
 
 class CsvFilesConfig(SourceConfig):
-    """``[source] type = "csv-files"``."""
+    """The configuration section ``[source] type = "csv-files"``."""
 
     type: Literal["csv-files"] = option("csv-files", help="CSV files that grow.")
     path: Folder = option(help="The folder of the files.", example="./in", min_length=1)

@@ -1,9 +1,9 @@
-"""The source: each file ``NAME.csv`` of a folder is the table ``csv.NAME``, and each line behind its first is a row.
+"""The source: each file ``NAME.csv`` of a folder is the table ``csv.NAME``, and each line after its first is a row.
 
-The lines of all files are one log: a position is how many bytes of each file were read, and its ordinal is their sum.
-That sum is enough only because tables have no snapshot: the log alone brings all rows, and no chunk has to say which of
-them it saw (`raycdc.source.snapshot.reader.reading.HighWatermark`). A line counts once it ends; no value has a line
-break.
+The lines of all files are one log: a position has the number of bytes of each file that were read, and its ordinal is
+their sum. That sum is enough only because tables have no snapshot: the log alone brings all rows, and no chunk has to
+say which of them it saw (`raycdc.source.snapshot.reader.reading.HighWatermark`). A line counts once it ends; no value
+has a line break.
 
 A parked table that is to begin again (``raycdc tables resnapshot``) has its lines told once more, up to its position.
 """
@@ -49,14 +49,14 @@ from raycdc.source.tables.table_life import ParkingCause
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.opaque import PlannerState, Position
 
-#: Bytes of a file that are read at once.
+#: The number of bytes of a file that are read at once.
 BYTES_AT_ONCE = 4 << 20
-#: Longest that a quiet folder keeps its thread from leaving, in seconds.
+#: The maximum number of seconds that a call of `fetch` waits in a quiet folder.
 IDLE_S = 0.1
 
 
 class CsvFilesSource(IncrementalSource[CsvFilesConfig]):
-    """See the module's docstring."""
+    """The source; see the module's docstring."""
 
     @property
     def ring_s(self) -> float:
@@ -88,8 +88,9 @@ class CsvFilesSource(IncrementalSource[CsvFilesConfig]):
 
 
 class CsvFilesDialect:
-    """`raycdc.source.snapshot.enumerator.snapshot_plan.EnumeratorDialect`: the tables and the place where the log
-    begins.
+    """Finds the tables and the start of the log, as an `EnumeratorDialect`.
+
+    See `raycdc.source.snapshot.enumerator.snapshot_plan.EnumeratorDialect`.
     """
 
     chunk_readers_max = 0
@@ -123,13 +124,13 @@ class CsvFilesDialect:
 
 
 class CsvFilesKeyOrder:
-    """`raycdc.source.snapshot.handoff.open_chunk.KeyOrder`: nothing is ever compared, because no table has chunks."""
+    """Compares nothing, because no table has chunks; a `raycdc.source.snapshot.handoff.open_chunk.KeyOrder`."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
-        """Nothing is remembered of a table."""
+        """Do nothing: nothing is remembered about a table."""
 
     def forget(self, table: TableId) -> None:
-        """There is nothing to forget."""
+        """Do nothing: nothing is remembered about a table."""
 
     def bound(self, table: TableId, raw: Any) -> NoReturn:
         raise AssertionError("no table has chunks")
@@ -139,8 +140,9 @@ class CsvFilesKeyOrder:
 
 
 class CsvFilesLog:
-    """`raycdc.source.snapshot.reader.reading.BlockingLog`: a fetcher's thread calls `fetch` again and again, and may
-    block in it.
+    """Reads the log as a `raycdc.source.snapshot.reader.reading.BlockingLog`.
+
+    A fetcher's thread calls `fetch` repeatedly, which may block.
     """
 
     def __init__(self, config: CsvFilesConfig, context: SourceContext, split: StreamSplit) -> None:
@@ -148,11 +150,11 @@ class CsvFilesLog:
         self._rules = context.rules
         self._read = bytes_read(split.state.position)
         self._rows = 0
-        #: Nothing is told of these tables.
+        #: The tables whose lines are not emitted.
         self._parked = set(split.state.parked)
         again = [table for table, state in split.state.parked.items() if state.again]
         self._beginnings = chain.from_iterable(map(self._begin_again, again))
-        #: The file that was read last: the next turn is that of the files behind it.
+        #: The file that was read last; the next turn begins with the files after it.
         self._last_read = ""
         self._woken = threading.Event()
 
@@ -173,12 +175,12 @@ class CsvFilesLog:
         self._woken.set()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _begin_again(self, table: TableId) -> Iterator[LogUnit]:
-        """The target of a parked table is emptied, and the lines up to its position are told again.
+        """Empty the target of a parked table, and emit the lines up to its position again.
 
-        That is one transaction, so no place lies inside it: the log's position stays where it is.
+        That is one transaction without a position inside, so the log's position does not change.
         """
         file, log_position = _files(self._config)[table], self._log_position()
         schema, end = _schema(file), self._read[file.name]
@@ -227,7 +229,7 @@ class CsvFilesLog:
     def _lines_as_rows(
         self, table: TableId, file: Path, lines: bytes, first: int, log_position: LogPosition
     ) -> LogRows:
-        """Lines of the file from its byte `first` on, as inserts at `log_position`."""
+        """Return the file's lines from its byte `first` on, as inserts at `log_position`."""
         schema = _schema(file)
         names = [column.name for column in schema.columns]
         values = pa.csv.read_csv(
@@ -253,12 +255,12 @@ class CsvFilesLog:
 
 
 def bytes_read(position: Position) -> dict[str, int]:
-    """How many bytes of each file were read."""
+    """Return the number of bytes of each file that were read."""
     return dict(position.to_json())
 
 
 def _files(config: CsvFilesConfig) -> dict[TableId, Path]:
-    """The files whose first line has ended, by their tables."""
+    """Return the files whose first line is complete, by their tables."""
     files = sorted(Path(config.path).glob("*.csv"))
     return {TableId("csv", file.stem): file for file in files if _header_bytes(file)}
 
@@ -276,7 +278,7 @@ def _schema(file: Path) -> TableSchema:
 
 
 def _whole_lines(file: Path, begin: int, end: int | None = None) -> bytes:
-    """Lines that have ended, from the byte `begin` on and up to `end`; empty where there is none."""
+    """Return complete lines from the byte `begin` on, up to `end`; empty if there is none."""
     size = BYTES_AT_ONCE
     with file.open("rb") as content:
         while True:
@@ -289,7 +291,7 @@ def _whole_lines(file: Path, begin: int, end: int | None = None) -> bytes:
 
 
 def _require_kept(config: CsvFilesConfig, bytes_read: Mapping[str, int]) -> None:
-    """`LogLostError` for a file that lacks bytes that were read."""
+    """Raise `LogLostError` if a file lacks bytes that were read."""
     for name, read in bytes_read.items():
         file = Path(config.path) / name
         size = file.stat().st_size if file.exists() else 0

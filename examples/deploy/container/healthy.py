@@ -1,4 +1,4 @@
-"""Exit code 0 where the run in this container answers GET /healthz with 200: Docker's HEALTHCHECK."""
+"""Exits with 0 if the run in this container answers GET /healthz with 200; for Docker's HEALTHCHECK."""
 
 import http.client
 import os

@@ -1,6 +1,7 @@
-"""Removes from an environment what neither a package nor the extras named with it need: ``only_needed.py NAME EXTRA…``.
+"""Removes from an environment the packages that neither a package nor its given extras need: ``only_needed.py NAME
+EXTRA…``.
 
-The lock of a checkout has the tools of its development, too. What is left has the versions and hashes of the lock.
+The lock of a checkout also has development tools. The remaining packages have the versions and hashes of the lock.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 
 def needed(name: str, extras: frozenset[str]) -> set[str]:
-    """The packages that `name` with its `extras` needs on this machine, itself among them."""
+    """Return the packages that `name` with its `extras` needs on this machine, including `name`."""
     found: dict[str, frozenset[str]] = {}
     waiting = [(canonicalize_name(name), extras)]
     while waiting:
@@ -30,7 +31,7 @@ def needed(name: str, extras: frozenset[str]) -> set[str]:
 
 
 def main(words: list[str]) -> int:
-    """Remove the others, with pip at last; returns its exit code."""
+    """Remove all other packages, pip last; return its exit code."""
     kept = needed(words[0], frozenset(words[1:]))
     others = {canonicalize_name(each.name) for each in distributions()} - kept - {"pip"}
     sys.stdout.write(f"kept {len(kept)} packages, removing {len(others)}\n")

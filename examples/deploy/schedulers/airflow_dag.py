@@ -1,4 +1,4 @@
-"""A pipeline as a task of Airflow 3: every quarter of an hour it is brought to the log's present end, then it ends.
+"""Runs a pipeline as a task of Airflow 3: every quarter of an hour it reads to the present end of the log, and ends.
 
 Between two passes nothing runs; the source must keep its log for longer than the longest pause. The worker needs raycdc
 in an environment of its own, because Airflow pins many of the same packages: ``python -m venv /opt/raycdc``.
@@ -17,13 +17,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 RAYCDC = os.environ.get("RAYCDC_COMMAND", "/opt/raycdc/bin/raycdc")
 CONFIG = os.environ.get("RAYCDC_CONFIG", "/etc/raycdc/shop.toml")
 
-#: Exit codes behind which the next try may succeed without anybody: the source, the sink or the Ray cluster was away.
-#: After each of them the same command goes on from what was sealed. The others want a person (README, "Exit codes").
+#: Exit codes after which a retry may succeed without a person: the source, the sink or the Ray cluster was unreachable.
+#: After each of them the same command continues from what was sealed. All others need a person (README, "Exit codes").
 RETRIED = frozenset({3, 5, 7})
 
 
 def react(code: int, said: str) -> None:
-    """Nothing for 0; else the exception that lets Airflow try again, or not."""
+    """Do nothing for 0; else raise the exception that lets Airflow retry, or not."""
     if code == 0:
         return
     text = f"raycdc ended with exit code {code}: {said}"
@@ -32,7 +32,10 @@ def react(code: int, said: str) -> None:
 
 @task(retries=5, retry_delay=timedelta(minutes=2), retry_exponential_backoff=True)
 def caught_up() -> None:
-    """One pass. A task that is stopped ends the pass in order: what is sealed is committed, and nothing is lost."""
+    """Run one pass.
+
+    If the task is stopped, the pass ends in order: what is sealed is committed, and nothing is lost.
+    """
     words = [RAYCDC, "run", CONFIG, "--local", "--until", "caught-up"]
     said = ""
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -42,7 +45,7 @@ def caught_up() -> None:
                 said = line.strip() or said
             process.wait()
         finally:
-            # It still runs only where Airflow ends this task.
+            # The process still runs only if Airflow ends this task.
             process.terminate()
     react(process.returncode, said)
 
@@ -55,7 +58,7 @@ def caught_up() -> None:
     max_active_runs=1,
 )
 def raycdc_shop() -> None:
-    """The task, and behind it whatever reads the lake."""
+    """Define the task; tasks that read the lake follow it."""
     caught_up()
 
 

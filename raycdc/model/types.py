@@ -97,6 +97,24 @@ class LogicalType(JsonObject):
                 return _SPARK[kind]
 
 
+#: Kinds whose values are the same text, to expressions.
+_TEXTS = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
+
+
+def keeps_meaning(before: LogicalType, after: LogicalType) -> bool:
+    """Return True if every expression gives equal results for equal values of the two types.
+
+    This is the short list of changes that are proven: a column that an expression names may change its type without
+    changing what the expression means. All others are taken to change it: even a wider integer hashes to another
+    number, a FLOAT that became a DOUBLE has another text, and a decimal with more digits, too.
+    """
+    same_kind = before.kind is after.kind or {before.kind, after.kind} <= _TEXTS
+    # A timestamp has the same value and text with any precision; TIME is a text that ends with its digits.
+    same_text = before.kind is not TypeKind.TIME or before.fsp == after.fsp
+    same_digits = wide_decimal(before) == wide_decimal(after)
+    return same_kind and same_text and same_digits and before.spark() == after.spark()
+
+
 def wide_decimal(logical: LogicalType) -> tuple[int, int] | None:
     """Return precision and scale of a decimal column whose values are text because Arrow's decimals are too narrow;
     else None.

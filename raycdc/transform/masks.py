@@ -33,6 +33,7 @@ from raycdc.model.evolution.events import (
     RenameColumnEvent,
     SchemaChangeEvent,
 )
+from raycdc.model.json_text import decimal_text
 from raycdc.model.rules.mask import Mask, Masks
 from raycdc.model.schema import constant
 from raycdc.model.state_key import StateKey, is_sealed, no_key
@@ -83,6 +84,7 @@ def masked_values(array: pa.Array, mask: Mask, where: str) -> pa.Array:
 def _hashed(array: pa.Array, key: bytes) -> pa.Array:
     from raycdc.transform import hmac_loops as loops
 
+    array = _canonical(array)
     binary = array.cast(pa.large_binary() if pa.types.is_binary(array.type) else pa.large_string())
     binary = binary.cast(pa.large_binary()).fill_null(b"")
     _, ends, data = binary.buffers()
@@ -95,6 +97,19 @@ def _hashed(array: pa.Array, key: bytes) -> pa.Array:
     indexes = np.arange(0, len(digits) + 1, loops.DIGITS, dtype=np.int32)
     text = pa.StringArray.from_buffers(len(binary), pa.py_buffer(indexes), pa.py_buffer(digits))
     return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))
+
+
+def _canonical(array: pa.Array) -> pa.Array:
+    """Return values whose texts are equal if the values are, also in columns of another width or scale.
+
+    A decimal has no zeros at its end, a float the digits of the double with its value, and zero no sign.
+    """
+    if pa.types.is_decimal(array.type):
+        text = decimal_text(array, array.type.scale)
+        if array.type.scale > 0:
+            text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
+        return pc.if_else(pc.equal(text, "-0"), "0", text)
+    return pc.add(array.cast(pa.float64()), 0.0) if pa.types.is_floating(array.type) else array
 
 
 @cache

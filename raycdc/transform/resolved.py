@@ -84,7 +84,7 @@ def resolved_lookups(where: str, lookups: Sequence[Lookup], columns: Sequence[Re
             raise SchemaError(f"{at}: there is no column {lookup.key!r}. The table's rows have {known}.")
         if column.stored in META_COLUMNS or not (column.stored or column.sql):
             raise SchemaError(f"{at}: {column.name!r} is no column of the table, and nothing is looked up by it.")
-        key_type = _key_type(column.type, lookup.key_type)
+        key_type = lookup_key_type(column.type, lookup.key_type)
         if not key_type:
             asked = f" as {lookup.key_type}" if lookup.key_type else ""
             raise SchemaError(
@@ -96,7 +96,7 @@ def resolved_lookups(where: str, lookups: Sequence[Lookup], columns: Sequence[Re
     return found
 
 
-def _key_type(logical: LogicalType, asked: str) -> str:
+def lookup_key_type(logical: LogicalType, asked: str) -> str:
     """Return the type of a documents' field that can be compared with a column of type `logical`; empty if none can."""
     if logical.kind in _WHOLE or (logical.kind is TypeKind.BIT and logical.length <= 63):
         return "long" if asked in ("", "long") else ""

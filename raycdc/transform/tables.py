@@ -44,6 +44,7 @@ from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.rules.mask import Masks
 from raycdc.model.rules.selector import plain_name
 from raycdc.model.rules.transform import UNCHANGED, Transform, Transforms
+from raycdc.model.types import keeps_meaning
 from raycdc.transform.masks import masked_changes, masked_schema
 from raycdc.transform.naming import Names, Naming, names_of_changes, renamed, renamed_changes
 from raycdc.transform.resolved import CONSTANT_META, PlainResolver, ResolvedTransform, TransformResolver
@@ -75,6 +76,8 @@ def transformed_changes(
                 _check_unused(resolved, change, name, new_name)
                 made += [] if created or not _has_star(resolved) else [change]
             case AlterColumnTypeEvent(_, name):
+                if not created:
+                    _check_means_the_same(resolved, change)
                 made += [change] if _flows(resolved, name) and not created else []
             case AlterColumnPositionEvent():
                 made += [] if created else _moved(resolved, change)
@@ -104,6 +107,17 @@ def _check_unused(resolved: ResolvedTransform, change: SchemaChangeEvent, *names
             f"{change.table}: {change.type} of column {used[0]!r}, which the table's transform names: its rows would "
             "mean something else from here on. Change the transform or the table, then read it anew with: "
             f"raycdc tables resnapshot CONFIG {change.table}"
+        )
+
+
+def _check_means_the_same(resolved: ResolvedTransform, change: AlterColumnTypeEvent) -> None:
+    """Raise `SchemaError` for a new type by which an expression, or the filter, would mean something else."""
+    used = spark_fold(change.name) in resolved.uses.columns
+    if used and change.was is not None and not keeps_meaning(change.was, change.new_type):
+        raise SchemaError(
+            f"{change.table}: column {change.name!r}, which the table's transform computes with, was "
+            f"{change.was.spark()} and is {change.new_type.spark()}: its rows would mean something else from here on. "
+            f"Read the table anew with: raycdc tables resnapshot CONFIG {change.table}"
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from raycdc.errors import ConfigError, SchemaError
-from raycdc.model import TableId, TableSchema
+from raycdc.model import LogicalType, TableId, TableSchema
 from raycdc.model.column_names import spark_fold
 from raycdc.model.evolution.events import (
     AddColumnEvent,
@@ -27,9 +27,10 @@ from raycdc.model.rules.mask import Masks
 from raycdc.model.rules.names import NAMES, ROUTE_IT
 from raycdc.model.rules.routes import Router
 from raycdc.model.rules.transform import Constant, Expression, Renamed, Star, Transform, Transforms, unquoted
+from raycdc.model.types import keeps_meaning
 from raycdc.transform.masks import masked_schema
 from raycdc.transform.naming import Names, Naming
-from raycdc.transform.resolved import PlainResolver, is_plain
+from raycdc.transform.resolved import PlainResolver, is_plain, lookup_key_type
 
 _TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)+`")
@@ -176,12 +177,54 @@ class TargetRules:
         gone = [c.name for c in before.columns if spark_fold(c.name) in named(transform) - here]
         lost = [*gone, *filter(None, (_lost(event, transform) for event in events))]
         if not lost:
-            return ""
+            return self.new_meaning(table, before, after, events)
         return (
             f"the table's {self.transforms.key_path(table)} names {lost[0]!r}, and would mean something else from here "
             f"on. Its columns were ({_shown(before)}) and are ({_shown(after)}). Change the transform or the table, "
             f"then read it anew with: raycdc tables resnapshot CONFIG {table}"
         )
+
+    def new_meaning(
+        self, table: TableId, before: TableSchema, after: TableSchema, events: Sequence[SchemaChangeEvent]
+    ) -> str:
+        """Return the reason why the table's transform means something else after `events`; empty if it does not.
+
+        A column that an expression or a filter names, or by which documents are looked up, has another type
+        (`raycdc.model.types.keeps_meaning`). The row before an update, and rows already written, would be judged by
+        the new meaning: updates and deletions would be lost. A resnapshot of the table judges all rows alike.
+        """
+        transform = self.transforms.of(table)
+        removed = {e.type for e in events if isinstance(e, TruncateTableEvent | DropTableEvent)}
+        if transform is None or removed - self.left_out:
+            return ""
+        was, now = ({spark_fold(c.name): c for c in self._masked(table, one).columns} for one in (before, after))
+        computed, keys = computed_from(transform), {spark_fold(lookup.key): lookup for lookup in transform.lookups}
+        for name, column in was.items():
+            new = now.get(name)
+            if new is None or keeps_meaning(column.type, new.type):
+                continue
+            lookup = keys.get(name)
+            other_key = lookup is not None and lookup_key_type(column.type, lookup.key_type) != lookup_key_type(
+                new.type, lookup.key_type
+            )
+            if name in computed or other_key:
+                return (
+                    f"the table's {self.transforms.key_path(table)} names {column.name!r}, whose type changed from "
+                    f"{_spelled(column.type)} to {_spelled(new.type)}: it would mean something else from here on. Read "
+                    f"the table anew with: raycdc tables resnapshot CONFIG {table}"
+                )
+        return ""
+
+    def _masked(self, table: TableId, schema: TableSchema) -> TableSchema:
+        """Return the columns that expressions see."""
+        try:
+            return masked_schema(table, schema, self.masks)
+        except ConfigError:
+            return schema  # `refusal` reports it.
+
+
+def _spelled(logical: LogicalType) -> str:
+    return logical.native or logical.spark()
 
 
 def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
@@ -211,6 +254,12 @@ def named(transform: Transform) -> set[str]:
             case Expression(sql, _):
                 names |= set(_names(sql))
     return names | set(_names(transform.filter))
+
+
+def computed_from(transform: Transform) -> set[str]:
+    """Return the names in the transform's expressions and its filter, in lower case."""
+    computed = (name for item in transform.items if isinstance(item, Expression) for name in _names(item.sql))
+    return {*computed, *_names(transform.filter)}
 
 
 def _taken(transform: Transform) -> set[str]:

@@ -17,6 +17,7 @@ from raycdc.sandbox.compare import check_changelog, final_rows, read_changelog, 
 from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
 from raycdc.sandbox.shop import HotRange, ShopSize, ShopWorkload, create_shop
 from tests.support.jobs import Job, catch_up
+from tests.support.table_commands import listed, tables_command
 
 pytestmark = pytest.mark.server
 
@@ -191,3 +192,46 @@ def test_options_that_fit_no_table_are_refused_at_the_start(
         }
         with pytest.raises(ConfigError, match=text):
             next(Pipeline.from_config(config_from_dict(parts)).epochs())
+
+
+def test_a_table_without_a_column_of_its_filter_is_parked_alone_and_read_by_another_one(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    with mariadb.fresh_database() as database:
+        mariadb.execute(
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9) COLLATE utf8mb4_bin)",
+            "CREATE TABLE u (id INT PRIMARY KEY, b VARCHAR(9) COLLATE utf8mb4_bin, v INT)",
+            "INSERT INTO t VALUES (1, 1, 'a'), (2, 2, 'b')",
+            "INSERT INTO u VALUES (1, 'x', 1), (2, 'X', 1), (3, 'y', 1)",
+            database=database,
+        )
+
+        def job(condition: str) -> Job:
+            filters = f"""filter = {{ "{database}.t" = "{condition}", "{database}.u" = "b = 'x'" }}"""
+            return Job(tmp_path, mariadb, database, ("t", "u"), local=True, snapshot=filters)
+
+        def held(table: str) -> list[tuple[Any, ...]]:
+            return sorted(tuple(row.values()) for row in read_delta(tmp_path / "lake" / database / table).to_pylist())
+
+        by_b = job("b <> 'b'")
+        catch_up(by_b)
+        assert (held("t"), held("u")) == ([(1, 1, "a")], [(1, "x", 1)])
+        # Rows that were in would be judged by the new collation; `u` begins again instead.
+        mariadb.execute(
+            "ALTER TABLE t DROP COLUMN b",
+            "ALTER TABLE u MODIFY b VARCHAR(9) COLLATE utf8mb4_general_ci",
+            "UPDATE u SET v = 2 WHERE id = 2",
+            "DELETE FROM u WHERE id = 1",
+            "INSERT INTO t VALUES (3, 3)",
+            database=database,
+        )
+        for _ in range(2):
+            run = by_b.run()
+            assert run.wait() == 4, run.story()
+        assert listed(by_b)[f"{database}.t"]["phase"] == "parked"
+        assert f"raycdc tables resnapshot CONFIG {database}.t" in run.story()
+        assert held("u") == [(2, "X", 2)]
+        by_a = job("a > 1")
+        tables_command(by_a, "resnapshot", f"{database}.t")
+        catch_up(by_a)
+        assert (held("t"), held("u")) == ([(2, 2, None), (3, 3, None)], [(2, "X", 2)])

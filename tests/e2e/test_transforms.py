@@ -285,3 +285,36 @@ def test_transformed_tables_are_followed_in_postgresql_after_a_kill(
     # A row that was deleted before its chunk was read, behind the kill, never came: its target knows nothing of it.
     came = {row[0] for row in people}
     assert sorted(people) == sorted(row for row in marked.values() if not row[3] or row[0] in came)
+
+
+MEANT = """
+[[transform]]
+table = "meant.q"
+filter = "cast(x as string) = '0.1'"
+"""
+
+
+@pytest.mark.long(suite="stories")
+@pytest.mark.spark
+def test_a_filter_whose_column_got_another_type_is_judged_anew_for_all_rows(
+    mariadb: MariaDbServer, ray: str, tmp_path: Path
+) -> None:
+    mariadb.execute("DROP DATABASE IF EXISTS meant", "CREATE DATABASE meant")
+    mariadb.execute(
+        "CREATE TABLE q (id INT PRIMARY KEY, x FLOAT, v CHAR(1))",
+        "INSERT INTO q VALUES (1, 0.1, 'a'), (2, 0.5, 'b'), (3, 0.1, 'c')",
+        database="meant",
+    )
+    job = Job(tmp_path, mariadb, "meant", ("q",), readers=1, sections=MEANT + ray)
+    catch_up(job)
+    assert sorted(row["id"] for row in read_delta(job.lake / "meant" / "q").to_pylist()) == [1, 3]
+    mariadb.execute(
+        "ALTER TABLE q MODIFY x DOUBLE",
+        "UPDATE q SET v = 'z' WHERE id = 1",
+        "DELETE FROM q WHERE id = 3",
+        "INSERT INTO q VALUES (4, 0.1, 'd')",
+        database="meant",
+    )
+    catch_up(job)
+    # 0.1 as a FLOAT is 0.10000000149011612 as a DOUBLE.
+    assert [row["id"] for row in read_delta(job.lake / "meant" / "q").to_pylist()] == [4]

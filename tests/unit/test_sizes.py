@@ -56,6 +56,7 @@ MANY_ARGUMENTS: dict[str, str] = {
     "cli/commands/bench.py:bench_run": "options of the command line",
     "cli/commands/bench.py:bench_splits": "options of the command line",
     "config/fields.py:option": "metadata of a key",
+    "connectors/mysql/ddl/follow/history.py:DdlHistory.__init__": "the configuration, state and server of one log",
 }
 
 OWNERS = ("self", "cls", "super()", "type(self)")

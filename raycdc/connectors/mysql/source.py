@@ -269,7 +269,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             loaded = load_tables(connection, tables)
             if not self._checked:
                 require_source(connection, info, tables, loaded)
-            self._options.require_fitting(loaded)
+            self._options.require_fitting(loaded, known_tables(last))
             if (state := stream_of(last)) is not None:
                 position = resume_position(connection, info, BinlogOffset.of(state.position))
                 connect = partial(self._connections.connect_to, position)

@@ -8,7 +8,7 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from raycdc.connectors.mysql.server.locks import PLANNING_WAIT_S, connect_briefl
 from raycdc.connectors.mysql.server.unlogged import refusal_of, unlogged
 from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns, best_key, chunk_key
 from raycdc.connectors.mysql.snapshot.planning.chunks import ChunkSettings, MySqlChunkStrategy
-from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
+from raycdc.connectors.mysql.snapshot.row_filter import uncapturable
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import ConfigError, SourceUnavailableError, TableLockedError
@@ -70,24 +70,35 @@ class TableOptions:
         named = {**self.config.snapshot.filter, **self.config.columns}
         return {table: self.capture(table) for table in map(TableId.parse, named)}
 
-    def require_fitting(self, tables: Mapping[TableId, MySqlTable]) -> None:
-        """Raise `ConfigError` for an option of a table that is not in `tables`, or that its columns forbid."""
+    def require_fitting(self, tables: Mapping[TableId, MySqlTable], known: Collection[str] = ()) -> None:
+        """Raise `ConfigError` for an option of a table that is not in `tables`, or that its columns forbid.
+
+        Tables that are `known` to the state are left out, except for impossible lists of columns: if such a table
+        changed, the log parks it alone, and a probe judges it before it is resnapshotted.
+        """
         snapshot = self.config.snapshot
         for name, key in snapshot.key.items():
-            chunk_key(_captured(tables, "snapshot.key", name), key)
-        for name, condition in snapshot.filter.items():
-            parse_filter(_captured(tables, "snapshot.filter", name), condition)
+            if name not in known:
+                chunk_key(_captured(tables, "snapshot.key", name), key)
+        for name in snapshot.filter:
+            if name not in known and (why := self._uncapturable(_captured(tables, "snapshot.filter", name))):
+                raise ConfigError(why)
         for name, listed in self.config.columns.items():
+            if name in known and TableId.parse(name) not in tables:
+                continue
             described = _captured(tables, "columns", name)
-            for column in listed:
-                if column not in {c.name for c in described.columns}:
-                    raise ConfigError(f"source.columns: {name} has no column {column!r}.")
+            if name not in known and (why := self._uncapturable(described)):
+                raise ConfigError(why)
             named = snapshot.key.get(name)
             missing = {*described.primary_key, *([named] if named else ())} - set(listed)
             if missing:
                 raise ConfigError(
                     f"source.columns: {name} needs {', '.join(sorted(missing))}, too: rows are told apart by it."
                 )
+
+    def _uncapturable(self, described: MySqlTable) -> str:
+        treated = self.types.treat_table(described)
+        return uncapturable(treated, self.capture(described.id))
 
 
 def _captured(tables: Mapping[TableId, MySqlTable], option: str, name: str) -> MySqlTable:
@@ -134,6 +145,7 @@ def _probed(
         captured = options.capture(table).narrowed(treated)
         why = (
             unfit(after)
+            or uncapturable(treated, options.capture(table))
             or below_merged(connection, {table: after}).get(table, "")
             or rules.refusal(table, captured.schema())
             or unreadable(connection, table)
@@ -143,7 +155,11 @@ def _probed(
             why = refusal_of(connection, info, table)
         if why:
             return UnfollowableTable(why, ordinal_of(position))
-        return FollowableTable(treated, ordinal_of(position), unread(connection, treated, options.chunks(table)))
+        try:
+            state = unread(connection, treated, options.chunks(table))
+        except ConfigError as cause:
+            return UnfollowableTable(str(cause), ordinal_of(position))
+        return FollowableTable(treated, ordinal_of(position), state)
     # The source probes this table again later, like a locked one, and reads the others meanwhile.
     raise TableLockedError(
         f"{table} on {info.address} changed its shape each time it was looked at. It is read as soon as it does not."

@@ -143,13 +143,17 @@ class RenameColumnEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class AlterColumnTypeEvent(_Change):
-    """The type or nullability of a column changed. The source converted its values in place."""
+    """The type or nullability of a column changed. The source converted its values in place.
+
+    `was` is the type before the change, if targets must judge what the change means to transforms.
+    """
 
     type: ClassVar[str] = "alter_column_type"
     table: TableId = field(metadata=SPREAD)
     name: str
     new_type: LogicalType
     nullable: bool = field(default=True, metadata=stored(older=True))
+    was: LogicalType | None = field(default=None, compare=False, metadata=stored(left_out=True))
 
 
 @dataclass(frozen=True, slots=True)

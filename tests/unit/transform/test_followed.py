@@ -87,9 +87,66 @@ def test_two_columns_cannot_change_places_under_an_expression() -> None:
     assert "names 'qty'" in objection(swapped, BEFORE, projection="id, qty * 2 AS twice")
 
 
-def test_a_wider_type_is_followed() -> None:
-    wider = [AlterColumnTypeEvent(ORDERS, "qty", LogicalType(TypeKind.INT64), True)]
-    assert objection(wider, BEFORE, projection="id, qty * 2 AS twice") == ""
+def typed(kind: TypeKind, **options: Any) -> LogicalType:
+    return LogicalType(kind, **options)
+
+
+#: Changes of a type, and if all expressions give what they gave before.
+TYPES = (
+    (typed(TypeKind.INT32), typed(TypeKind.INT64), False),
+    (typed(TypeKind.FLOAT32), typed(TypeKind.FLOAT64), False),
+    (typed(TypeKind.DECIMAL, precision=6, scale=2), typed(TypeKind.DECIMAL, precision=8, scale=3), False),
+    (typed(TypeKind.DECIMAL, precision=6, scale=2), typed(TypeKind.DECIMAL, precision=8, scale=2), False),
+    (typed(TypeKind.STRING, native="decimal(40,1)"), typed(TypeKind.STRING, native="decimal(41,2)"), False),
+    (typed(TypeKind.TIME), typed(TypeKind.TIME, fsp=3), False),
+    (typed(TypeKind.BOOLEAN), typed(TypeKind.INT8), False),
+    (typed(TypeKind.STRING), typed(TypeKind.JSON), False),
+    (typed(TypeKind.INT32, native="int(10)"), typed(TypeKind.INT32, native="int(11)"), True),
+    (typed(TypeKind.STRING, native="varchar(9)"), typed(TypeKind.STRING, native="longtext"), True),
+    (typed(TypeKind.ENUM, native="enum('a')"), typed(TypeKind.STRING, native="varchar(9)"), True),
+    (typed(TypeKind.DATETIME), typed(TypeKind.DATETIME, fsp=6), True),
+)
+
+
+@pytest.mark.parametrize(("before", "after", "alike"), TYPES)
+def test_a_column_that_a_transform_computes_with_keeps_its_type_or_the_table_is_read_anew(
+    before: LogicalType, after: LogicalType, alike: bool
+) -> None:
+    def told(**transform: Any) -> str:
+        was, now = (
+            TableSchema((Column("id", NUMBER), Column("Qty", kind), Column("note", kind)), ("id",))
+            for kind in (before, after)
+        )
+        events = [AlterColumnTypeEvent(ORDERS, name, after, True) for name in ("Qty", "note")]
+        rules = TargetRules(Transforms([Transform(table="shop.orders", **transform)]))
+        return rules.objection(ORDERS, was, now, events, [ORDERS])
+
+    for transform in ({"projection": "id, hash(qty) AS h"}, {"filter": "cast(`qty` as string) <> '0.1'"}):
+        assert bool(told(**transform)) is not alike
+    # Values that are passed on as they are, are followed by targets.
+    for plain in ({"projection": "id, qty AS amount"}, {"primary_keys": ("qty",)}, {"filter": "id > 0"}):
+        assert told(**plain) == ""
+
+
+def test_a_table_that_is_emptied_in_the_same_statement_means_what_it_says() -> None:
+    wider = TableSchema((Column("id", NUMBER), Column("qty", LogicalType(TypeKind.INT64))), ("id",))
+    events: list[SchemaChangeEvent] = [DropTableEvent(ORDERS), CreateTableEvent(ORDERS, wider)]
+    transforms = Transforms([Transform(table="shop.orders", filter="hash(qty) = 1")])
+    assert TargetRules(transforms).objection(ORDERS, BEFORE, wider, events, [ORDERS]) == ""
+    keeps = TargetRules(transforms, left_out=frozenset({"drop_table"}))
+    assert "names 'qty'" in keeps.objection(ORDERS, BEFORE, wider, events, [ORDERS])
+
+
+def test_a_column_by_which_documents_are_looked_up_finds_what_it_found() -> None:
+    lookup = Lookup(
+        number=0, table=r"shop\..*", dimension="mongodb crm.users", key="qty", field="_id",
+        columns=(LookupColumn("name", "n", LogicalType(TypeKind.STRING)),),
+    )  # fmt: skip
+    rules = TargetRules(Transforms(lookups=[lookup]))
+    for kind, alike in ((TypeKind.INT64, True), (TypeKind.STRING, False)):
+        now = TableSchema((Column("id", NUMBER), Column("qty", LogicalType(kind))), ("id",))
+        events = [AlterColumnTypeEvent(ORDERS, "qty", LogicalType(kind), True)]
+        assert bool(rules.objection(ORDERS, shape("id", "qty"), now, events, [ORDERS])) is not alike
 
 
 @pytest.mark.parametrize(

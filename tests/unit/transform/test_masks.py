@@ -6,6 +6,8 @@ import hashlib
 import hmac
 import json
 from dataclasses import replace
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -185,3 +187,20 @@ def test_reasons_quote_statements_without_their_values(statement: str) -> None:
     assert "planted" not in text
     assert "12345" not in text
     assert text.split("\n  ")[1].startswith(statement[:13])
+
+
+def test_equal_numbers_hash_equally_whatever_the_columns_width() -> None:
+    mask = Mask("t.x", "hash", key=b"k")
+
+    def hashed(values: list[Any], kind: pa.DataType) -> list[str | None]:
+        masked: list[str | None] = masked_values(pa.array(values, kind), mask, "t.x").to_pylist()
+        return masked
+
+    numbers = [Decimal("0.10"), Decimal("-5.00"), Decimal("100.00"), Decimal("0.00"), None]
+    narrow, wide = hashed(numbers, pa.decimal128(6, 2)), hashed(numbers, pa.decimal128(12, 5))
+    assert narrow == wide
+    assert len(set(narrow)) == len(numbers)
+    assert hashed([Decimal("100.00")], pa.decimal128(6, 2)) == hashed([100], pa.int32()) == hashed([100], pa.int64())
+    floats = pa.array([0.1, -0.0], pa.float32())
+    assert hashed(floats.to_pylist(), pa.float32()) == hashed(floats.cast(pa.float64()).to_pylist(), pa.float64())
+    assert hashed([-0.0], pa.float64()) == hashed([0.0], pa.float64())

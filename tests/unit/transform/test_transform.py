@@ -17,6 +17,7 @@ from raycdc.model.rules.transform import Constant, Expression, Item, Renamed, St
 from raycdc.model.view import RowView
 from raycdc.segments.reading import stored_names, viewed
 from raycdc.transform import PlainResolver, ResolvedTransform, TransformedTables, TransformUse
+from raycdc.transform.resolved import Uses
 from raycdc.transform.tables import transformed_changes
 
 ORDERS = TableId("shop", "orders")
@@ -258,3 +259,16 @@ def test_rows_are_looked_at_as_the_projection_says() -> None:
         {"c": "c", "number": 2, "is_deleted": True, "kind": "-D", "_op": 2},
         {"c": None, "number": None, "is_deleted": None, "kind": "T", "_op": 4},
     ]
+
+
+def test_a_type_that_changed_under_an_expression_is_refused_if_the_source_did_not_judge_it() -> None:
+    wide, narrow = LogicalType(TypeKind.INT64), LogicalType(TypeKind.INT32)
+    transform = resolved("*, name AS other")
+    computed = replace(transform, uses=Uses(frozenset({"qty"})))
+    for was, use, refused in ((narrow, computed, True), (None, computed, False), (narrow, transform, False)):
+        change = AlterColumnTypeEvent(transform.table, "qty", wide, was=was)
+        if refused:
+            with pytest.raises(SchemaError, match="column 'qty', which the table's transform computes with, was int"):
+                transformed_changes(use, None, [change])
+        else:
+            assert transformed_changes(use, None, [change]) == [change]

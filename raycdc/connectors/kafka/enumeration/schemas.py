@@ -88,8 +88,8 @@ def merge(
             continue
         merged = wider(columns[at].type, column.type)
         if merged.arrow() != columns[at].type.arrow():
+            events.append(AlterColumnTypeEvent(table, column.name, merged, was=columns[at].type))
             columns[at] = replace(columns[at], type=merged)
-            events.append(AlterColumnTypeEvent(table, column.name, merged))
     key = known.primary_key
     if other.primary_key and other.primary_key != key:
         if key:

@@ -114,6 +114,7 @@ class LogOpening:
             terms=ParkingSetup(parked, self._probe, self.context.rules),
             state=HistoryState.from_json(self.split.state.notes.to_json()),
             snapshots=SnapshotChunkKeys(snapshots_of(self.split), self.snapshots_over),
+            captured=self.options.captures(),
         )
 
     def _server(self) -> LogServer:

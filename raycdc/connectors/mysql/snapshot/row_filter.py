@@ -26,6 +26,7 @@ from raycdc.clients.mysql import query_one, quote_name
 from raycdc.connectors.mysql.snapshot import keys, sort_keys
 from raycdc.connectors.mysql.snapshot import keys as key_space
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, key_kind
+from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError
 from raycdc.model.column_names import mysql_fold
@@ -57,25 +58,25 @@ class ColumnComparison:
     """A condition ``column OP literal``; `sign` is one of `_COMPARE` or ``LIKE``."""
 
     def __init__(self, column: MySqlColumn, sign: str, value: KeyValue) -> None:
-        self._column = column
+        self.column = column
         self._sign = sign
         self._value = value
         self._known: dict[str, bool | None] = {}
 
     def sql(self) -> str:
-        compared = f"{quote_name(self._column.name)} {self._sign} {self._literal(self._value)}"
-        if key_kind(self._column) is KeyKind.DATE:
-            return f"(CASE WHEN {keys.null_condition(self._column)} THEN NULL ELSE {compared} END)"
+        compared = f"{quote_name(self.column.name)} {self._sign} {self._literal(self._value)}"
+        if key_kind(self.column) is KeyKind.DATE:
+            return f"(CASE WHEN {keys.null_condition(self.column)} THEN NULL ELSE {compared} END)"
         return f"({compared})"
 
     def mask(self, batch: pa.RecordBatch, ask: AskServer) -> pa.Array:
-        array = batch.column(self._column.name)
-        match key_kind(self._column):
+        array = batch.column(self.column.name)
+        match key_kind(self.column):
             case KeyKind.TEXT:
                 return self._asked(array, ask)
             case KeyKind.TIME:
-                numbers = sort_keys.sort_keys(None, self._column, array).numbers
-                bound = sort_keys.bound_keys(None, self._column, [self._value]).numbers
+                numbers = sort_keys.sort_keys(None, self.column, array).numbers
+                bound = sort_keys.bound_keys(None, self.column, [self._value]).numbers
                 assert numbers is not None
                 assert bound is not None
                 compared = _COMPARE[self._sign](pa.array(numbers), int(bound[0]))
@@ -84,10 +85,10 @@ class ColumnComparison:
                 # The server also compares a FLOAT as a double.
                 return _COMPARE[self._sign](array.cast(pa.float64()), pa.scalar(self._value, pa.float64()))
             case _:
-                return _COMPARE[self._sign](array, keys.to_arrow(self._column, [self._value])[0])
+                return _COMPARE[self._sign](array, keys.to_arrow(self.column, [self._value])[0])
 
     def _literal(self, value: KeyValue) -> str:
-        return keys.literal(self._column, value)
+        return keys.literal(self.column, value)
 
     def _asked(self, array: pa.Array, ask: AskServer) -> pa.Array:
         """Return one result per distinct text, compared by the server with its collation."""
@@ -153,6 +154,58 @@ Condition = ColumnComparison | IsNull | Both | Not
 def parse_filter(table: MySqlTable, text: str) -> Condition:
     """Parse the condition `text` for rows of `table`. Raises `ConfigError` naming the part that is not understood."""
     return _Parser(table, text).parse()
+
+
+#: What to do if a statement made the configured part of a table impossible.
+ANOTHER_CAPTURE = "Change it, then read the table anew with: raycdc tables resnapshot CONFIG {table}"
+
+
+def uncapturable(table: MySqlTable, capture: Capture) -> str:
+    """Return why rows of `table` cannot be captured as `capture` says; empty if they can."""
+    there = {column.name for column in table.columns}
+    if missing := next((name for name in capture.columns or () if name not in there), None):
+        return f"source.columns: {table.id} has no column {missing!r}."
+    try:
+        if capture.filter is not None:
+            parse_filter(table, capture.filter)
+    except ConfigError as cause:
+        return str(cause)
+    return ""
+
+
+def changed_meaning(before: MySqlTable, after: MySqlTable, capture: Capture) -> str | None:
+    """Return a column of the filter that compares in another way in `after`; None if all compare as in `before`.
+
+    The filter must fit both tables. The row before an update, and rows that were left out, would be judged by the new
+    comparison. Proven to compare alike are values that keep their kind of comparison, character set and collation; but
+    not floats of another type, because the same literal is another number there.
+    """
+    if capture.filter is None:
+        return None
+    named = zip(
+        columns_of(parse_filter(before, capture.filter)), columns_of(parse_filter(after, capture.filter)), strict=True
+    )
+    return next((new.name for old, new in named if not _compares_as_before(old, new)), None)
+
+
+def columns_of(condition: Condition) -> list[MySqlColumn]:
+    """Return the compared columns of a condition, in the order of its text."""
+    match condition:
+        case ColumnComparison():
+            return [condition.column]
+        case IsNull(column):
+            return [column]
+        case Both(left, right, _):
+            return [*columns_of(left), *columns_of(right)]
+        case Not(inner):
+            return columns_of(inner)
+
+
+def _compares_as_before(before: MySqlColumn, after: MySqlColumn) -> bool:
+    kind = key_kind(before)
+    if kind is not key_kind(after) or (before.charset, before.collation) != (after.charset, after.collation):
+        return False
+    return kind is not KeyKind.FLOAT or before.column_type == after.column_type
 
 
 def server_answers(connection: Connection[Any]) -> AskServer:

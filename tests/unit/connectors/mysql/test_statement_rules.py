@@ -21,10 +21,12 @@ from raycdc.connectors.mysql.ddl.parse.statements import TemporaryTable
 from raycdc.connectors.mysql.ddl.rules import facts as reasons
 from raycdc.connectors.mysql.ddl.rules import part_rules
 from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement
+from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.errors import DataError
 from raycdc.model import TableId
 from raycdc.model.rules.mask import Mask, Masks
 from raycdc.model.rules.selector import TableSelector
+from raycdc.model.rules.transform import Transform, Transforms
 from raycdc.source.snapshot.log.log_unit import ParkTableUpdate
 from raycdc.source.tables.parked_tables import ParkingSetup
 from raycdc.source.tables.table_life import Parked, ParkedPhase
@@ -67,6 +69,7 @@ class Setting:
     snapshots: Mapping[TableId, str] = field(default_factory=dict)
     session: SessionState = NO_SESSION
     thread_specific: bool = False
+    captured: Mapping[TableId, Capture] = field(default_factory=dict)
 
     def history(self) -> DdlHistory:
         tables = {table: table_of(CREATED.replace("orders", table.table), table) for table in (ORDERS, ITEMS)}
@@ -77,6 +80,7 @@ class Setting:
             terms=ParkingSetup(self.parked, rules=self.rules),
             state=HistoryState(dropped=self.dropped),
             snapshots=SnapshotChunkKeys(self.snapshots),
+            captured=self.captured,
         )
         made.attach(Decoder())
         return made
@@ -88,6 +92,11 @@ def resolved(table: TableId, _: BinlogOffset) -> Resolved | str:
 
 ASKED = Setting(server={"resolve": resolved})
 MASKED = Setting(rules=TargetRules(masks=Masks([Mask("shop.orders.b", "drop")])))
+
+#: The rows and columns of orders that are captured.
+BY_FILTER = Setting(captured={ORDERS: Capture("b = 'x' AND a IN (1, 2)")})
+BY_LIST = Setting(captured={ORDERS: Capture(columns=("id", "a"))})
+COMPUTED = Setting(rules=TargetRules(Transforms([Transform(table="shop.orders", filter="cast(a as string) <> b")])))
 
 #: By the rule and what it says of the last statement: the statements, and their surroundings.
 DECIDED: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
@@ -185,6 +194,7 @@ DECIDED: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
         ("CREATE TABLE fresh (id INT PRIMARY KEY)",),
     ),
     ("has_a_reserved_column: Park", Setting(), ("ALTER TABLE orders ADD _seq INT",)),
+    ("changes_what_is_captured: Park", BY_FILTER, ("ALTER TABLE orders DROP COLUMN b",)),
     (
         "changes_the_chunk_key: Resnapshot",
         Setting(snapshots={ORDERS: "id"}),
@@ -250,12 +260,47 @@ FIRST: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
         ("ALTER TABLE orders ADD _seq INT, MODIFY id BIGINT NOT NULL AUTO_INCREMENT",),
     ),
     (
+        "changes_what_is_captured: Park",
+        replace(BY_FILTER, snapshots={ORDERS: "a"}),
+        ("ALTER TABLE orders MODIFY a BIGINT, DROP COLUMN b",),
+    ),
+    (
         "changes_the_chunk_key: Resnapshot",
         Setting(snapshots={ORDERS: "a"}, rules=UNHIDABLE),
         ("ALTER TABLE orders MODIFY a BIGINT",),
     ),
     ("is_not_for_targets: Park", Setting(rules=UNHIDABLE), ("ALTER TABLE orders ADD INDEX i (a)",)),
 )
+
+
+PARKS, AGAIN, FOLLOWS = "changes_what_is_captured: Park", "changes_what_is_captured: Resnapshot", "is_followed: Follow"
+#: What a statement about a column of orders comes to, by what names that column.
+NAMED: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
+    (PARKS, BY_FILTER, ("ALTER TABLE orders CHANGE b c VARCHAR(40)",)),
+    # Its values are others, so that it begins again anyhow; the probe then finds that the filter does not fit it.
+    ("changes_the_table: Resnapshot", BY_FILTER, ("ALTER TABLE orders MODIFY b JSON",)),
+    ("changes_the_table: Resnapshot", BY_FILTER, ("ALTER TABLE orders MODIFY b SET('x', 'y')",)),
+    (AGAIN, BY_FILTER, ("ALTER TABLE orders MODIFY b VARCHAR(40) COLLATE utf8mb4_bin",)),
+    (AGAIN, BY_FILTER, ("ALTER TABLE orders MODIFY b VARCHAR(40) CHARACTER SET utf8mb3",)),
+    (FOLLOWS, BY_FILTER, ("ALTER TABLE orders MODIFY b VARCHAR(400)",)),
+    (FOLLOWS, BY_FILTER, ("ALTER TABLE orders MODIFY a BIGINT",)),
+    (FOLLOWS, BY_FILTER, ("ALTER TABLE orders ADD c INT",)),
+    (PARKS, BY_LIST, ("ALTER TABLE orders DROP COLUMN a",)),
+    (PARKS, BY_LIST, ("ALTER TABLE orders RENAME COLUMN a TO c",)),
+    (PARKS, BY_LIST, ("ALTER TABLE orders RENAME COLUMN a TO c, RENAME COLUMN b TO a",)),
+    (FOLLOWS, BY_LIST, ("ALTER TABLE orders MODIFY a BIGINT",)),
+    (FOLLOWS, BY_LIST, ("ALTER TABLE orders DROP COLUMN b",)),
+    ("is_not_for_targets: Resnapshot", COMPUTED, ("ALTER TABLE orders MODIFY a BIGINT",)),
+    ("is_not_for_targets: Park", COMPUTED, ("ALTER TABLE orders MODIFY a BIGINT, DROP COLUMN b",)),
+    (FOLLOWS, COMPUTED, ("ALTER TABLE orders MODIFY b VARCHAR(400)",)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("decision", "world", "statements"), NAMED, ids=[f"{d} {s[-1]}" for d, _, s in NAMED])
+def test_a_column_that_is_named_keeps_its_meaning(
+    decision: str, world: Setting, statements: tuple[str, ...], decided: list[str]
+) -> None:
+    test_a_statement_is_decided_by_its_rule(decision, world, statements, decided)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ from raycdc.connectors.mysql.ddl.rules.statement_rules import (
     NamedParked,
     reached_tables,
 )
-from raycdc.connectors.mysql.values.documents import document_of, version_of
+from raycdc.connectors.mysql.values.documents import Capture, document_of, version_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, PartialRowsError, SchemaError, SourceError
 from raycdc.model import TableId
@@ -116,6 +116,7 @@ class DdlHistory:
         terms: ParkingSetup[MySqlTable] | None = None,
         state: HistoryState | None = None,
         snapshots: SnapshotChunkKeys | None = None,
+        captured: Mapping[TableId, Capture] | None = None,
     ) -> None:
         terms, state = terms or ParkingSetup(), state or HistoryState()
         followed = FollowedTables(tables)
@@ -134,6 +135,7 @@ class DdlHistory:
             MaskedNames(terms.rules.masks, state.former),
             self.temporary,
             snapshots or SnapshotChunkKeys(),
+            captured or {},
         )
 
     def attach(self, decoder: SchemaSetter) -> None:

@@ -10,8 +10,8 @@ ignores something returns one of these. A statement without such a reason is fol
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
@@ -37,6 +37,7 @@ from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
 from raycdc.connectors.mysql.ddl.follow.masked_names import MaskedNames
 from raycdc.connectors.mysql.ddl.follow.tool_tables import ToolTables
 from raycdc.connectors.mysql.ddl.parse.tokens import begins_with, mentions, shown
+from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.model.rules.selector import TableSelector
@@ -78,6 +79,8 @@ class HistoryFacts:
     masked: MaskedNames
     temporary: TemporaryTables
     snapshots: SnapshotChunkKeys
+    #: The captured parts of tables that are not captured completely.
+    captured: Mapping[TableId, Capture] = field(default_factory=dict)
 
     def captures(self, table: TableId) -> bool:
         """Return True if rows of `table` are captured at the decoded position. Tools' tables are not, unless named."""

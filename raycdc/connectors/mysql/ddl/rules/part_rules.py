@@ -36,11 +36,18 @@ from raycdc.connectors.mysql.ddl.rules import facts as reasons
 from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict
 from raycdc.connectors.mysql.ddl.rules.statement_rules import asked_of_server
 from raycdc.connectors.mysql.ddl.shape import reshape
+from raycdc.connectors.mysql.snapshot.row_filter import ANOTHER_CAPTURE, changed_meaning, uncapturable
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.batch import reserved_column
-from raycdc.model.evolution import AlterPrimaryKeyEvent, AlterTableCommentEvent, DropTableEvent, RenameTableEvent
+from raycdc.model.evolution import (
+    AlterPrimaryKeyEvent,
+    AlterTableCommentEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    RenameTableEvent,
+)
 from raycdc.source.tables.table_life import ParkedPhase
 from raycdc.source.tables.verdicts import Follow, Ignore, Park, Resnapshot, Rule, TableEffect, judge
 
@@ -359,16 +366,50 @@ def changes_the_chunk_key(judged: StatementEffect, facts: HistoryFacts) -> MySql
     return judged.statement.refused(facts, why, again=True)
 
 
+def changes_what_is_captured(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
+    """Park a table that lacks a column of its filter or its list of columns; resnapshot it if the filter means
+    something else.
+    """
+    before, after = judged.before, judged.effect.after
+    table = after or before
+    if table is None or after is None or (capture := facts.captured.get(table.id)) is None:
+        return None
+    if why := uncapturable(after, capture):
+        return judged.statement.refused(facts, f"{why} {ANOTHER_CAPTURE.format(table=table.id)}")
+    if before is None or any(isinstance(event, DropTableEvent) for event in judged.effect.events):
+        return None
+    renamed = {
+        name for event in judged.effect.events if isinstance(event, RenameColumnEvent)
+        for name in (event.name, event.new_name)
+    }  # fmt: skip
+    if found := sorted(renamed & set(capture.columns or ())):
+        why = f"source.columns lists {found[0]!r} of {table.id}, and this is another column from here on."
+        return judged.statement.refused(facts, f"{why} {ANOTHER_CAPTURE.format(table=table.id)}")
+    if (changed := changed_meaning(before, after, capture)) is None:
+        return None
+    why = f"source.snapshot.filter of {table.id} compares {changed!r}, and would mean something else from here on"
+    return judged.statement.refused(facts, why, again=True)
+
+
 def is_not_for_targets(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Park a table that targets cannot follow according to the configuration."""
+    """Park a table that targets cannot follow according to the configuration.
+
+    It is resnapshotted instead if only the meaning of its transform changes.
+    """
     before, after = judged.before, judged.effect.after
     table = before or after
     if table is None:
         return None
     schema = None if before is None else before.schema()
     made = None if after is None else after.schema()
-    why = facts.parked.objection(table.id, schema, made, judged.effect.events)
-    return judged.statement.refused(facts, why) if why else None
+    events = judged.effect.events
+    why = facts.parked.objection(table.id, schema, made, events)
+    if not why:
+        return None
+    again = False
+    if schema is not None and made is not None:
+        again = why == facts.parked.rules.new_meaning(table.id, schema, made, events)
+    return judged.statement.refused(facts, why, again=again)
 
 
 def changes_nothing(judged: StatementEffect, _: HistoryFacts) -> MySqlVerdict | None:
@@ -396,6 +437,8 @@ EFFECT_RULES: tuple[Rule[StatementEffect, HistoryFacts, MySqlTable], ...] = (
     differs_from_the_dropped,
     # Asked before `changes_the_chunk_key`, whose resnapshot would have the reserved column, too.
     has_a_reserved_column,
+    # Asked before `changes_the_chunk_key`, because nothing of the table can be read until the configuration fits it.
+    changes_what_is_captured,
     # Asked before the rule about targets, because the chunks read so far are invalid in any case.
     changes_the_chunk_key,
     # Asked before `changes_nothing`, because targets may not accept the table even if the statement changes nothing.

@@ -206,7 +206,7 @@ def plan(
     return plan_config(config, as_json=json, out=out)
 
 
-@app.command(short_help="Compare the targets of CONFIG with the source, beside a run.")
+@app.command(short_help="Compare the targets of CONFIG with the source, also during a run.")
 def verify(
     config: ConfigPath,
     tables: Annotated[
@@ -221,7 +221,7 @@ def verify(
     sample: Annotated[
         str, typer.Option("--sample", metavar="N%", help="Read that part of each table's ranges at the source.")
     ] = "",
-    repair: Annotated[bool, typer.Option("--repair", help="Have tables that differ read anew.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Have tables that differ read again.")] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
@@ -337,7 +337,7 @@ def demo(context: typer.Context) -> int:
     return int(demo_command.main(context.args))
 
 
-@app.command("backfill", short_help="Read some rows of TABLE again, beside its log.")
+@app.command("backfill", short_help="Read some rows of TABLE again while its log is followed.")
 def backfill(config: ConfigPath, table: TableName, where: Where = None, wait: Wait = 600.0) -> int:
     """Read the rows of TABLE that meet a predicate again, and replace those of its target by key.
 

@@ -194,7 +194,7 @@ def _print_engines(options: _Options) -> None:
         'Ray\'s actors read, and every epoch is a Spark job (engines = "always").\n'
         f"Spark's web UI while it runs: http://127.0.0.1:{options.spark_port}\n"
         f"Ray's dashboard{missing}: raycdc starts its own Ray without one;\n"
-        'a Ray of yours has it: `ray start --head`, and ray.address = "auto".',
+        'your own Ray can have one: `ray start --head`, and ray.address = "auto".',
         flush=True,
     )
 
@@ -385,7 +385,7 @@ def _print_findings(findings: Sequence[_Finding]) -> ExitCode:
 
 
 def _print_end(target: SandboxTarget, options: _Options, *, seconds: float) -> None:
-    """Print where the data is, how to look at it, and the next commands to try, ready to be copied."""
+    """Print where the data is, code that shows it, and the next commands to try, ready to be copied."""
     from raycdc.sandbox.trials.trial import program, python_command
 
     print(f"\n{seconds:.0f} s in all.\nThe tables are {target.where}.")

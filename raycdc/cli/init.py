@@ -161,12 +161,14 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as cause:
-        raise ConfigError(f"{path} cannot be written: {cause.strerror}. Name a file in a folder of yours.") from cause
+        raise ConfigError(
+            f"{path} cannot be written: {cause.strerror}. Name a file in a folder that you can write to."
+        ) from cause
     print(f"Wrote {path}.")
     for table in judged.refused:
-        print(printable(f"Left out, with the reason beside it: {table}"))
+        print(printable(f"Left out, each with its reason: {table}"))
     if judged.problem:
-        print(printable_text(f"The tables could not be looked at: {judged.problem}"))
+        print(printable_text(f"The tables could not be examined: {judged.problem}"))
     for line in dict.fromkeys([*source.before_run(answers), *sink.before_run(sink_answers)]):
         print(printable_text(f"Before a run: {line}"))
     print("\n".join(_next_steps(path, verify=write == "upsert" and source.verified)))
@@ -263,7 +265,7 @@ def _ask(question: str, flag: str, *, default: str | None = None) -> str:
     """
     if not sys.stdin.isatty():
         if default is None:
-            raise ConfigError(f"{flag} is required where nobody can be asked (standard input is no terminal)")
+            raise ConfigError(f"{flag} is required if no person can be asked (standard input is no terminal)")
         return default
     while True:
         answer = input(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
@@ -281,7 +283,7 @@ def _tables(page: InitQuestions, answers: Mapping[str, str], wanted: Sequence[st
     if not sys.stdin.isatty():
         shown = f"{', '.join(names[:_CHOICES_SHOWN])}{', ...' if len(names) > _CHOICES_SHOWN else ''}"
         seen = f"; there are {shown}" if names else ""
-        raise ConfigError(f"--table is required where nobody can be asked (standard input is no terminal){seen}")
+        raise ConfigError(f"--table is required if no person can be asked (standard input is no terminal){seen}")
     if not names:
         return tuple(_words(_ask(f"{page.noun} (names, separated by commas)", "--table")))
     print(f"{page.noun}:")

@@ -30,11 +30,12 @@ from raycdc.errors import ConfigError
 T = TypeVar("T")
 Properties = Mapping[str, str | int | float]
 
-#: Of a client that lasts. librdkafka connects by itself, tells nobody before, and with its own 100 ms tries a broker
-#: that accepts and closes nineteen times a second. It pauses for half of this time between any two new connections of a
-#: client, the first ones too: with 1,000 ms a client tries twice a second at most, and its first answer takes up to
-#: half a second longer (all measured, 2.16). A connection that ended after over ten seconds is opened again at once.
-#: Clients for one question or one transaction keep librdkafka's time: each commit would pay, and they end soon.
+#: The pause between connections of a lasting client. librdkafka connects by itself, without notice, and with its own
+#: pause of 100 ms it tries a broker that accepts and closes nineteen times a second. It pauses for half of this time
+#: between any two new connections of a client, the first ones too: with 1,000 ms a client tries twice a second at most,
+#: and its first answer takes up to half a second longer (all measured, 2.16). A connection that ended after over ten
+#: seconds is opened again at once. Clients for one question or one transaction keep librdkafka's time: each commit
+#: would pay, and they end soon.
 _RECONNECTS: Properties = {"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 10_000}
 
 
@@ -242,7 +243,7 @@ _PORT = 9092
 
 
 def list_topics(admin: Admin, bootstrap_servers: str, *, timeout_s: float) -> Any:
-    """The cluster's metadata, of all topics.
+    """Return the cluster's metadata, of all topics.
 
     Raises `KafkaException` after `timeout_s`, or sooner if no port is open, or if the only answer is a refusal: of a
     certificate (`_SSL`), or of the account (`_AUTHENTICATION`). If the account was accepted before, its password may

@@ -74,7 +74,7 @@ class MySqlSettings:
 
     @property
     def effective_tls_mode(self) -> TlsMode:
-        """`tls_mode` with ``AUTO`` resolved."""
+        """Return `tls_mode` with ``AUTO`` resolved."""
         return self.tls_mode.resolved("localhost" if self.unix_socket else self.host)
 
 

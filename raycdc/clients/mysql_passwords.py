@@ -96,7 +96,7 @@ class _ScrambledOnly:
 def _key_refused(address: str) -> SourceError:
     return SourceError(
         f"{address} wants the password encrypted with an RSA key that it sends itself, and the connection is not "
-        "encrypted: whoever stands in between could send a key of their own, so the password was not sent. Set "
+        "encrypted: an attacker in between could send another key, so the password was not sent. Set "
         "source.tls.mode to verify-identity; or set source.tls.allow_public_key_retrieval = true, where nobody else "
         "can be on the way."
     )

@@ -97,7 +97,9 @@ class RaycdcReader(DataSourceReader):
             tasks = task_inputs([segment for segment, _ in found], parallelism=threads)
             return [TableReadPartition("changelog", task, [watermarks[e.segment.path] for e in task]) for task in tasks]
         if not schema.primary_key:
-            raise DataError(f"{table} has no primary key, so its rows as they are cannot be told: read its changelog.")
+            raise DataError(
+                f"{table} has no primary key, so its present rows cannot be determined: read its changelog."
+            )
         chunks = [segment for segment, _ in found if segment.kind == "snapshot"]
         log = [segment for segment, _ in found if segment.kind != "snapshot"]
         inputs = [Input(segment) for segment in log]

@@ -6,15 +6,13 @@
 | `_sign` | int | 1 for ``+I`` and ``+U``, -1 for ``-U`` and ``-D``: ``sum(weight * _sign)`` is the sum over the table |
 | `_watermark_ms` | bigint | event time, Unix milliseconds, that no later epoch's rows of the log are older than |
 
-Both doors have the same columns, so that a query is the same over a stream and over a bounded read, in which rows as
-they are have the `_op` ``+I`` and the `_sign` 1.
+Streams and bounded reads have the same columns, so a query works with both. In a bounded read, present rows have the
+`_op` ``+I`` and the `_sign` 1.
 
 Called on the driver (schemas) and inside Spark's tasks (rows), never with a row in Python.
 
-The schema of a table that Spark is told before a row is read: from the source, and from a stream's state.
-
-A source is asked in the one way that all have: it runs until the first epoch that names the table is sealed, which is
-thrown away.
+Spark needs the schema of a table before a row is read. It comes from the source, and from a stream's state. The source
+is run until the first epoch with the table is sealed, which is dropped, because every source supports that.
 
 ``<state>/datasource.json`` holds the schema of the rows that are committed, because manifests are pruned.
 """
@@ -107,8 +105,8 @@ def changelog_batches(
         ops = batch.column("_op")
         if truncate == "fail" and bool(np.any(ops.to_numpy() == RowKind.TRUNCATE)):
             raise DataError(
-                f"{entry.segment.table} was emptied, or begins again, and its changes have no rows that would take the "
-                "earlier ones out of sums again. Begin with a new checkpoint and another option state, or set "
+                f"{entry.segment.table} was emptied or resnapshotted, and its changes have no rows that would "
+                "subtract the earlier ones from sums. Begin with a new checkpoint and another option state, or set "
                 "truncate = \"row\" and treat rows with _op = 'T' yourself."
             )
         columns: Mapping[str, pa.Array] = {

@@ -296,7 +296,7 @@ def _close_lost(made: Future[Launcher]) -> None:
 def _close(made: Future[Launcher]) -> None:
     try:
         launcher = made.result()
-    except Exception:  # noqa: BLE001 - told where it was waited for
+    except Exception:  # noqa: BLE001 - raised again where it is waited for
         return
     launcher.close()
 
@@ -369,7 +369,7 @@ class EnginePromotion:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001 - ends the run, told to every caller
+        except BaseException as error:  # noqa: BLE001 - ends the run, raised to every caller
             if not self._closed.is_set():
                 self._side.fail(error)
 

@@ -145,6 +145,6 @@ class LiveCommands:
                 pause_s = AGAIN_S
             except (RaycdcError, CoordinatorLostError):
                 return  # The job has ended, which its supervisor reports.
-            except Exception as error:  # noqa: BLE001 - a bug ends the job, told to every caller
+            except Exception as error:  # noqa: BLE001 - a bug ends the job, raised to every caller
                 self._source_side.fail(error)
                 return

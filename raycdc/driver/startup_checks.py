@@ -302,9 +302,7 @@ def _state_on_store(location: StateLocation) -> CheckResult:
     try:
         location.open(tries_for_s=STORE_TRIES_FOR_S).require_usable()
     except StateError as error:
-        return CheckResult(
-            "state", str(error), "Mend what it says, or choose another pipeline.state.", error=StateError
-        )
+        return CheckResult("state", str(error), "Fix the problem, or choose another pipeline.state.", error=StateError)
     return CheckResult("state", f"The state in {location} can be read and written.", ok=True)
 
 
@@ -317,7 +315,9 @@ def _pipeline(start: Start) -> Iterator[CheckResult]:
     if start.state_on_store is not None and not start.state_on_store.ok:
         # Later checks would wait for the unreachable store again.
         yield CheckResult(
-            "pipeline", f"Nobody can tell which pipeline the state in {location} belongs to.", error=StateError
+            "pipeline",
+            f"The owner of the state in {location} is unknown, because the state cannot be read.",
+            error=StateError,
         )
         return
     store = CheckpointStore.there(location, pipeline=options.name)
@@ -483,7 +483,7 @@ def _sink_store(config: PipelineConfig) -> CheckResult:
         settings = config.storage.settings()
         probe(ObjectStore(location, settings, tries_for_s=STORE_TRIES_FOR_S))
     except StoreError as error:
-        fix = "" if "[storage]" in str(error) else "Look at sink.path and [storage]."
+        fix = "" if "[storage]" in str(error) else "Check sink.path and [storage]."
         return CheckResult("sink store", str(error), fix, error=SinkError)
     return CheckResult("sink store", f"{location} can be written, and honours conditional writes.", ok=True)
 

@@ -40,7 +40,7 @@ def _default_base() -> Path:
     base = Path("/var/tmp", f"raycdc-{os.getuid()}")  # noqa: S108 - its owner is checked
     LocalFolder(base).create()
     if base.stat().st_uid != os.getuid():
-        raise StateError(f"{base} belongs to somebody else. Name a folder for segments in ray.spool.")
+        raise StateError(f"{base} belongs to another user. Name a folder for segments in ray.spool.")
     return base
 
 

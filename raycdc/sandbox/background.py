@@ -32,7 +32,7 @@ def again_and_again(step: Callable[[], object], *, pause_s: float = 0.0) -> Iter
         yield
     except BaseException as failure:
         for error in errors:
-            failure.add_note(f"What ran beside it had ended before: {error!r}")
+            failure.add_note(f"The step had failed before: {error!r}")
         raise
     finally:
         ended.set()

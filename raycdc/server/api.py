@@ -205,11 +205,11 @@ class _Guard:
             return None
         session = None if self._page is None else self._page.sessions.of(request)
         if session is None:
-            return wants_token(error(401, "The request has not the token of this run (Authorization: Bearer …)."))
+            return wants_token(error(401, "The request lacks the token of this run (Authorization: Bearer …)."))
         if request.method not in READING and request.headers.get("origin") is None:
             return error(403, "A browser says where a request that acts comes from (Origin).")
         if request.method not in READING and session.reads_only and request.url.path != "/page/logout":
-            return error(403, "Whoever came in here may look, and not act (control.ui, or a link to look alone).")
+            return error(403, "This session may not act (control.ui, or a read-only link).")
         request.scope[SESSION], request.scope[AUTHORIZATION] = session, Authorization(self._watch, token, session)
         return None
 
@@ -244,7 +244,7 @@ class _Api:
     def command(self, request: Request) -> Response:
         status = self._answers.commands.state(request.path_params["id"])
         if status is None:
-            return error(404, "Nobody gave a command of that id, or many others came since it was done.")
+            return error(404, "There is no command with that id, or many commands came after it was done.")
         return JSONResponse(asdict(status), headers=HEADERS)
 
     def commands(self, _: Request) -> Response:

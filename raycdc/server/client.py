@@ -53,7 +53,7 @@ def find(
     while True:
         _, holder = store.generations.newest_holder()
         if holder is None:
-            return NoRun("nobody has run it yet")
+            return NoRun("it was never run")
         if holder.ended:
             return NoRun(f"{holder}, which ran it last, has ended")
         watch = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity)
@@ -159,8 +159,8 @@ class ControlClient:
     def _refused(self, path: str, code: int, said: bytes) -> StateError:
         if code == 401:
             return StateError(
-                f"{self._who} refuses the token that is in the state: the run may have just begun anew. Try again; "
-                "where control.token is set, it must be the one that the run has."
+                f"{self._who} refuses the token that is in the state: the run may have just been restarted. "
+                "Try again; if control.token is set, it must be the same as that of the run."
             )
         if (path, code) == (LINKS, 404):
             return StateError(

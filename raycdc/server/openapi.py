@@ -106,7 +106,7 @@ def description() -> JsonSchemaValue:
                     "parameters": [{"name": "table", "in": "query", "required": True, "schema": _TEXT}],
                 }
             },
-            "/v1/verifications": {"post": _operation("Compare a table beside the run.", _VERIFICATION, 202)},
+            "/v1/verifications": {"post": _operation("Compare a table during the run.", _VERIFICATION, 202)},
             "/v1/verifications/{id}": {
                 "get": {
                     **_operation("How the comparison is.", _VERIFICATION),

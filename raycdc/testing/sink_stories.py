@@ -89,7 +89,7 @@ class SinkHooks(ABC):
     def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
         """Copy `target` and the pipeline's record of it, as a backup does. The returned function restores both.
 
-        Not needed if an older copy cannot be told from permitted operations, such as the removal of files.
+        Not needed if an older copy cannot be distinguished from permitted operations, such as the removal of files.
         """
         raise NotImplementedError
 

@@ -1,15 +1,13 @@
-"""The source's side: a table's rows by its own SELECTs, as the columns of its target, and the places it was read at.
+"""The source's side of a comparison: reads a table's rows by SELECTs, and the changes in its log.
 
-The rows that a later round reads: those whose keys differed and are named by the log, asked for by their keys.
+Rows are converted to the columns of the target. A later round reads only rows whose keys differed and are named by the
+log (`SomeRows`). The log has the values of these keys, because a key without a change in the log was decided
+immediately. So no side is read completely: the source is asked by lists of keys, and the target by a condition that its
+reader can push down (`raycdc.verify.targets.api.RowFilter`). Either may return more rows than requested; the hashes of
+their keys decide which of them count, as in the first round. A row that moves to another key changes two keys, and the
+log names both.
 
-The log has the values of each key that is looked at again, because only a key that it names is not judged at once. So
-no side is read as a whole for their sake: the source is asked by lists of keys, the target by what its reader can push
-down (`raycdc.verify.targets.api.RowFilter`). Either may give more rows than were asked for; which of them count is told
-by the hashes of their keys, as in the first round.
-
-A row that moves to another key changes two keys, and the log names both.
-
-Which keys the log has changes of, read over a connection of its own. Used by one thread.
+`LogChanges` reads the keys that have changes in the log, over its own connection. Used by one thread.
 """
 
 from __future__ import annotations

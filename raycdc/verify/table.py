@@ -225,7 +225,7 @@ class TableComparison:
         changed = log.after(held.ordinal, found.high, keys)
         self._reading.doing = ""
         if not self._state.goes_on(sides.source.table, held):
-            raise LogSaysMoreError("the pipeline began the table anew, or left it, meanwhile")
+            raise LogSaysMoreError("the pipeline resnapshotted the table, or stopped following it, meanwhile")
         proven = found.differing.without(changed)
         return proven, np.unique(keys[np.isin(keys, changed)])
 

@@ -157,7 +157,7 @@ class Verifier:
         schema, resolved = self._transformed(table, document.schema)
         maker = self._maker(table, schema, resolved)
         if not schema.primary_key:
-            raise NotComparedError("it has no primary key, by which rows of two sides are told to be one")
+            raise NotComparedError("it has no primary key, by which rows of both sides could be matched")
         varying = [column.name for column in schema.columns if column.name not in maker.names]
         if invalid := sorted(set(varying) & set(schema.primary_key)):
             raise NotComparedError(f"its key has {', '.join(invalid)}, which is another value in each change")

@@ -110,7 +110,7 @@ def test_inspecting_a_state_that_is_not_there(tmp_path: Path) -> None:
 def test_init_without_a_terminal_says_which_option_is_missing(tmp_path: Path) -> None:
     assert screen("init", cwd=tmp_path) == (
         2,
-        "--user is required where nobody can be asked (standard input is no terminal)\n",
+        "--user is required if no person can be asked (standard input is no terminal)\n",
     )
 
 

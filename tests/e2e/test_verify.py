@@ -338,7 +338,7 @@ def test_a_table_that_cannot_be_compared_says_why(
     catch_up(job)
     code, lines = verified(job)
     assert code == ExitCode.UNVERIFIED
-    assert lines["keyless"]["reason"] == "it has no primary key, by which rows of two sides are told to be one."
+    assert lines["keyless"]["reason"] == "it has no primary key, by which rows of both sides could be matched."
     job.sink, job.sink_keys = "jsonl", f'path = "{job.folder}/lines"'
     assert refused(job)[0] == ExitCode.CONFIG  # As a run would.
 

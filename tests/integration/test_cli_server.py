@@ -87,7 +87,7 @@ def test_init_leaves_out_what_the_target_cannot_hold_and_says_why(
         return raycdc(tmp_path, "init", file, *server, *words, exit_code=exit_code)
 
     told = init("pattern.toml", "--table", rf"{first_database}\..*")
-    assert f"\nLeft out, with the reason beside it: {visits}\nNext:\n  raycdc check pattern.toml" in told
+    assert f"\nLeft out, each with its reason: {visits}\nNext:\n  raycdc check pattern.toml" in told
     pattern = load_config(tmp_path / "pattern.toml", environment={"MYSQL_PASSWORD": "cdc"})
     assert pattern.source.captures(TableId.parse(orders))
     assert not pattern.source.captures(TableId.parse(visits))

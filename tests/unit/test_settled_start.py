@@ -83,5 +83,5 @@ def test_a_store_that_does_not_answer_is_asked_once_for_the_state(
     (pipeline,) = found["pipeline"]
     assert (pipeline.ok, pipeline.text) == (
         False,
-        "Nobody can tell which pipeline the state in s3://lake/state belongs to.",
+        "The owner of the state in s3://lake/state is unknown, because the state cannot be read.",
     )

@@ -217,7 +217,7 @@ def _serve(link: Connection, work: Work) -> None:
             reader.close()
         except (EOFError, BrokenPipeError):
             raise
-        except Exception as error:  # noqa: BLE001 - told to the one that asked, in words
+        except Exception as error:  # noqa: BLE001 - sent to the parent process, as text
             link.send(_Failed(str(error) or type(error).__name__))
             return
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT

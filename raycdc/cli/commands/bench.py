@@ -34,9 +34,9 @@ class _Benchmarks(TyperGroup):
 
 
 bench = command_group(
-    "Measure your own pipeline (run, splits), or raycdc and its peers on servers of their own (other names, in a "
+    "Measure your own pipeline (run, splits), or raycdc and its peers on private servers (other names, in a "
     "checkout of raycdc's source: raycdc bench checkout --help lists them).",
-    "Measure your own pipeline, or raycdc on servers of its own.",
+    "Measure your own pipeline, or raycdc on private servers.",
     cls=_Benchmarks,
 )
 
@@ -58,7 +58,7 @@ def bench_splits(
         typer.Option(help="About so many rows of a table are read, for each strategy and number of readers.", min=1),
     ] = None,
     readers: Annotated[
-        str, typer.Option(metavar="NUMBERS", help="The numbers of readers that times are told for.")
+        str, typer.Option(metavar="NUMBERS", help="The numbers of readers to predict times for.")
     ] = "1,2,4,8",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Of tables: write a page with plots there.")] = None,
     json: Json = False,

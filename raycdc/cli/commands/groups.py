@@ -95,7 +95,7 @@ def state_check(config: StatePath, json: Json = False) -> int:
     return check_state(config, as_json=json)
 
 
-@state.command("backup", short_help="Copy the state, beside a run or without one.")
+@state.command("backup", short_help="Copy the state, during a run or without one.")
 def state_backup(config: StatePath, to: NewLocation) -> int:
     """Copy the state to TO as of one moment, while the pipeline runs or is stopped."""
     from raycdc.cli.state import back_up_state
@@ -125,7 +125,7 @@ def tables_list(config: ConfigPath, json: Json = False) -> int:
     return print_tables(config, as_json=json)
 
 
-@tables.command("resnapshot", short_help="Read TABLE anew.")
+@tables.command("resnapshot", short_help="Read TABLE again.")
 def tables_resnapshot(
     config: ConfigPath,
     table: TableName,

@@ -270,7 +270,7 @@ def _value(text: bytes) -> str:
 
 
 def _sample(logical: LogicalType) -> pa.Array:
-    """An array with one value of the type."""
+    """Return an array with one value of the type."""
     value = _OWN_SAMPLES.get(logical.native) or _SAMPLES.get(logical.kind, 7)
     if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP):
         value = (_AT if logical.fsp else _AT.replace(microsecond=0)).replace(tzinfo=None)

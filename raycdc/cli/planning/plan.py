@@ -106,7 +106,7 @@ def require_planned(run: ResolvedRun, written: PipelineConfig, path: Path) -> No
         raise ConfigError(
             f"The run did not begin, because not all is as {path} has it:",
             *(f"  {text}" for text in reported),
-            "If that is right, plan anew (raycdc plan CONFIG --out FILE), or run without --plan.",
+            "If that is right, make a new plan (raycdc plan CONFIG --out FILE), or run without --plan.",
         )
 
 

@@ -124,7 +124,7 @@ def read_plan(path: Path) -> SealedPlan:
 
     Raises `ConfigError` if the file is no plan, was changed, or was written by a newer raycdc.
     """
-    again = "Make it anew: raycdc plan CONFIG --out FILE."
+    again = "Make a new one: raycdc plan CONFIG --out FILE."
     try:
         document = codec.decode(path.read_bytes(), origin=str(path))
     except OSError as cause:

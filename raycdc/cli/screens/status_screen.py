@@ -112,7 +112,7 @@ def _whole(status: Status) -> Iterator[str]:
     if backlog.retention_headroom_seconds is not None:
         yield f"log retention: {duration_text(1000 * backlog.retention_headroom_seconds)} left"
     if backlog.kept_until_deleted:
-        yield "log retention: until somebody deletes the log"
+        yield "log retention: until the log is deleted"
     yield (
         "nothing committed yet" if job.last_commit is None else f"last commit {_commit(job.last_commit, status.at_ms)}"
     )

@@ -99,7 +99,10 @@ class Finding:
 
 @dataclass(slots=True)
 class EpochInventory:
-    """The epochs of a state. `waiting` ones are sealed, but not known to be in the sink; the segments are theirs."""
+    """The epochs of a state.
+
+    `waiting` ones are sealed, but not known to be in the sink; `segments` is the number of their segments.
+    """
 
     sealed: list[int] = field(default_factory=list)
     committed: int | None = None

@@ -125,7 +125,7 @@ class EventFilter:
                     remedy=remedy or "the reason says it",
                     since_ms=parked.ts_ms,
                 )
-                more = f" When its cause is gone, read it anew with: {remedy}" if remedy else ""
+                more = f" After the cause is fixed, resnapshot it with: {remedy}" if remedy else ""
                 text = f"{table} is parked, and the other tables go on: {parked.reason}{more}"
                 yield self._message(
                     NotificationKind.TABLE_PARKED, at_ms, text, found, (table, parked.incarnation, parked.ts_ms)

@@ -33,7 +33,7 @@ class ParkedReport:
 
     reason: str
     again: Annotated[bool, Field(description="True if the table is resnapshotted automatically.")]
-    at_ms: Annotated[int, Field(description="The time since which it is so.")]
+    at_ms: Annotated[int, Field(description="The time of the parking.")]
     position: Annotated[str, Field(description="The position in the log, as the source writes it.")] = ""
 
 
@@ -279,8 +279,8 @@ class Status:
         version = json.loads(data).get("version", 0)
         if version > VERSION:
             raise StateError(
-                f"The run tells its status in version {version}, and this raycdc reads {VERSION}: ask with the raycdc "
-                "that runs the pipeline, or a newer one."
+                f"The run reports its status in version {version}, and this raycdc reads {VERSION}: ask with the "
+                "raycdc that runs the pipeline, or a newer one."
             )
         return _adapter().validate_json(data)
 

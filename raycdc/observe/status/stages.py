@@ -38,7 +38,7 @@ WHY = {
     "rate_limit": "readers keep to source.rows_per_second or bytes_per_second; raise it if the source can bear more",
     "decode": "readers decode rows; more readers (readers.max) share that, where there are CPUs",
     "hand_off": "chunks that were read wait until the log's reader has passed them",
-    "bridge": "readers write segments to their spool; look at the disk of it",
+    "bridge": "readers write segments to their spool; check its disk",
     "spark": "the sink's tasks write the rows of epochs",
     "commit": "the sink takes its time to record an epoch; a longer pipeline.epoch_interval has fewer of them",
 }

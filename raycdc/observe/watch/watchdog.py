@@ -27,7 +27,7 @@ POLL_S = 1.0
 #: The minimum for the enumerator, which may take a second or two to answer while it seals much.
 SILENT_MIN_S = 10.0
 #: The activity that is reported for a silent enumerator.
-SILENT = "has not said how far the job is"
+SILENT = "has not reported the progress of the job"
 SILENT_NOTE = "what tables and readers wait for is not known meanwhile"
 #: A stall is reported again when its duration has grown by this factor.
 AGAIN_AFTER = 2.0

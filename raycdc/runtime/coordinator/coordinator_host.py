@@ -256,7 +256,7 @@ class CoordinatorHost:
         return self.exchanges.exchange(subtask_id, incarnation, packet, wait_s=wait_s)
 
     def _receive(self, subtask_id: int, packet: bytes) -> None:
-        """Called with the lock held."""
+        """Handle the packet of a reader. Called with the lock held."""
         self._check()
         self._guarded(lambda: self._core.receive(subtask_id, packet, now_s=time.monotonic()))
 
@@ -362,7 +362,7 @@ class CoordinatorHost:
         try:
             if action() is False:
                 return
-        except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
+        except BaseException as error:  # noqa: BLE001 - ends the job, raised to every caller
             self._fail(error)
         finally:
             self._was_busy(began_s)

@@ -2,7 +2,7 @@
 
 Besides GCS and raylet, a head node starts an API server, an autoscaler monitor and a log monitor. A private Ray of one
 node without log viewers and scaling does not need them; without them a start takes a third less CPU time (measured 12.5
-CPU-seconds with three actors, 4.4 of them theirs) and does not wait for the API server.
+CPU-seconds with three actors, 4.4 of them by the actors) and does not wait for the API server.
 
 Each raylet has two agents: one for metrics and the dashboard, one that makes runtime environments. Our actors need
 neither, and the raylet waits for both before it registers, so `ray_stand_in` replaces them: this saves another 1.3
@@ -108,7 +108,7 @@ def _require_there(address: str) -> None:
     while not answers(host.strip("[]"), int(port)):
         if time.monotonic() >= deadline:
             raise ClusterNotStartedError(
-                f'Nobody answers where ray.address = "{address}" says. Start the cluster, or correct the address; then '
+                f'No Ray answers at ray.address = "{address}" says. Start the cluster, or correct the address; then '
                 "start the run again, which goes on from what was sealed."
             )
         time.sleep(1)

@@ -8,7 +8,7 @@
 
 When idle, the main thread waits for `SourceReader.is_available`: fetchers and the receiver notify it, and it wakes up
 for the next heartbeat or at the time that the reader set. An error in the reader is reported as `ReaderFailed` if that
-helps the user, and always ends the worker, as an `UnexpectedError` if it is not one of ours. Being fenced ends it
+helps the user, and always ends the worker, as an `UnexpectedError` if it is no error of raycdc. Being fenced ends it
 silently, because its successor is at work.
 
 `TimedThreads` creates a reader's `raycdc.source.reader.source_reader_base.FetcherThreads` and measures their time.

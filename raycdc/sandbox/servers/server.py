@@ -48,9 +48,9 @@ _SETTINGS: Mapping[str, str] = {
 class DatabaseServer(PrivateServer):
     """A private MySQL or MariaDB.
 
-    `options` are further server settings, by their names in a configuration file; None removes one of ours. The users
-    are ``root`` (all privileges) and ``cdc`` (REPLICATION SLAVE, REPLICATION CLIENT, SELECT), each with its name as the
-    password.
+    `options` are further server settings, by their names in a configuration file; None removes a setting of this class.
+    The users are ``root`` (all privileges) and ``cdc`` (REPLICATION SLAVE, REPLICATION CLIENT, SELECT), each with its
+    name as the password.
     """
 
     taken: ClassVar[str] = "already in use"

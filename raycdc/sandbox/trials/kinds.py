@@ -148,7 +148,9 @@ KINDS: Mapping[str, SandboxKind] = {
     "gcs": SandboxKind(
         "Google Cloud Storage's protocol, for lakes and states", lambda port: ObjectStoreSandbox(GcsServer(port=port))
     ),
-    "iceberg-rest": SandboxKind("Iceberg's REST catalog on an S3 of its own", lambda port: CatalogSandbox(port=port)),
+    "iceberg-rest": SandboxKind(
+        "Iceberg's REST catalog with its own S3 server", lambda port: CatalogSandbox(port=port)
+    ),
 }
 
 

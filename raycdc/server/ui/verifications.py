@@ -154,7 +154,7 @@ class Verifications:
     def _state(self, request: Request) -> Response:
         found = self.known(request.path_params["id"])
         if found is None:
-            return error(404, "Nobody began a verification of that id, or many others came since.")
+            return error(404, "There is no verification with that id, or many came after it.")
         return JSONResponse(asdict(found), headers=HEADERS)
 
 

@@ -91,9 +91,9 @@ def test_people_are_asked_for_tables_that_no_server_can_list(
 
 
 def test_without_a_terminal_the_option_that_is_missing_is_named(config: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^--table is required where nobody can be asked"):
+    with pytest.raises(ConfigError, match=r"^--table is required if no person can be asked"):
         init(config, tables=())
-    with pytest.raises(ConfigError, match=r"^--answer sink\.url=\.\.\. is required where nobody can be asked"):
+    with pytest.raises(ConfigError, match=r"^--answer sink\.url=\.\.\. is required if no person can be asked"):
         init(config, sink="jdbc")
     assert not config.exists()
 

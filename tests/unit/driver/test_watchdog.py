@@ -217,17 +217,17 @@ def test_an_enumerator_that_is_silent_is_told_of_and_nothing_of_what_it_said_bef
         assert told_at(1059.0) == []
         (silent,) = told_at(1060.0)
         assert silent == (
-            "StageStalled the enumerator: has not said how far the job is since 60 s (what tables and readers wait for "
-            "is not known meanwhile)"
+            "StageStalled the enumerator: has not reported the progress of the job since 60 s (what tables and "
+            "readers wait for is not known meanwhile)"
         )
         assert told_at(1100.0) == []
         (again,) = told_at(1120.0)
-        assert again.startswith("StageStalled the enumerator: has not said how far the job is since 120 s")
+        assert again.startswith("StageStalled the enumerator: has not reported the progress of the job since 120 s")
         answers.set()
         for _ in range(2):
             assert heard.acquire(timeout=600)
         assert told_at(1120.0) == [
-            "StageResumed the enumerator: goes on after 120 s (has not said how far the job is)",
+            "StageResumed the enumerator: goes on after 120 s (has not reported the progress of the job)",
             # It still does, and the log is where it was.
             f"StageStalled {where}: waits for the log's reader to open it since 120 s",
         ]

@@ -34,7 +34,7 @@ def taken(store: CheckpointStore, holder: Holder) -> None:
 
 
 def test_nobody_runs_it(store: CheckpointStore) -> None:
-    assert find(store) == NoRun("nobody has run it yet")
+    assert find(store) == NoRun("it was never run")
     taken(store, replace(Holder.myself(), beat=3, locked=True))
     assert find(store) == NoRun(f"{Holder.myself()} is gone")
     taken(store, replace(Holder.myself(), beat=3, ended=True))

@@ -83,9 +83,7 @@ def test_no_file_and_no_word_shows_what_masks_hide_in_documents(
         for _ in range(2):
             parked = job.run()
             assert parked.wait() == 4, parked.story()
-            assert (
-                "later would be hidden as a column alone, and stand in the clear in the column _rest" in parked.story()
-            )
+            assert "later would be masked as a column only, and be readable in the column _rest" in parked.story()
     nothing_shows(job, SECRETS)
     lines = [json.loads(line) for path in job.lake.rglob("*.jsonl") for line in path.read_text().splitlines()]
     assert {line["_id"] for line in lines} == set(range(33))

@@ -341,11 +341,11 @@ def test_a_key_of_beginnings_is_told_with_how_the_table_is_read(
     )
     both.write(source="snapshot = { key = { 'DB.named' = 'n' } }")
     lines = {
-        f"{both.database}.beginnings: its primary key has only the beginnings of k, so it is read in one piece.",
-        f"{both.database}.other: its primary key has only the beginnings of k, so it is read in chunks of n.",
+        f"{both.database}.beginnings: its primary key has only prefixes of k, so it is read in one piece.",
+        f"{both.database}.other: its primary key has only prefixes of k, so it is read in chunks of n.",
     }
     said = asked.said(0)
-    assert {line.removeprefix("warning").strip() for line in said.splitlines() if "beginnings of" in line} == lines
+    assert {line.removeprefix("warning").strip() for line in said.splitlines() if "prefixes of" in line} == lines
     assert said.count("index it whole, and name it in source.snapshot.key") == 2
     capsys.readouterr()
     assert plan_config(both.path, as_json=False) == 0

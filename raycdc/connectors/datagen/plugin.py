@@ -17,14 +17,13 @@ class FaultOptions(Options):
     disconnects: float = option(0.0, help="How likely each read of the log or of a chunk fails.", ge=0, lt=1)
     chunk_rows_per_second: float = option(
         0,
-        help="Rows of chunks come no faster over each connection, as those of a slow server do; 0: as fast as they "
-        "can be made.",
+        help="The limit of chunk rows per second over each connection, to simulate a slow server; 0: no limit.",
         unit="rows",
         ge=0,
     )
     acknowledged: FilePath | None = option(
         None,
-        help="A file that keeps how far the sink is. The log before that position is gone, as it is with a replication "
+        help="A file with the acknowledged position. The log before that position is dropped, as with a replication "
         "slot.",
         example="acknowledged.json",
     )
@@ -50,7 +49,9 @@ class DatagenSourceConfig(SourceConfig):
     )
     deletes: float = option(0.1, help="The share of changes that delete.", ge=0, le=1)
     alter_every: int = option(
-        0, help="After so many transactions a column is added to every table, or dropped again; 0: never.", ge=0
+        0,
+        help="The number of transactions after which a column is added to every table, or dropped again; 0: never.",
+        ge=0,
     )
     chunk_rows: int = option(10_000, help="About this many rows per chunk of the snapshot.", unit="rows", ge=1)
     faults: FaultOptions = option(FaultOptions(), help="Faults on purpose.", example={"disconnects": 0.001})

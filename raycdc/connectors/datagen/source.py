@@ -109,7 +109,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
         return 0.0  # A chunk reports exactly the transactions that its rows include.
 
     def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
-        text = f"Rows are made up with seed {self.config.seed}: {', '.join(self.config.tables)}."
+        text = f"Rows are generated with seed {self.config.seed}: {', '.join(self.config.tables)}."
         return SourceFindings([CheckResult("connection", text, ok=True)], self._tables)
 
     def preflight(self, last: Manifest | None) -> None:
@@ -388,4 +388,4 @@ def _require_kept(path: str | None, position: DatagenPosition) -> None:
 def _maybe_disconnect(config: DatagenSourceConfig) -> None:
     # Not drawn from the seed: a run that is restarted must not meet the same fault again and again.
     if config.faults.disconnects and random.random() < config.faults.disconnects:  # noqa: S311 - no secret
-        raise SourceUnavailableError("A fault was planted (source.faults.disconnects): the connection is gone.")
+        raise SourceUnavailableError("A deliberate fault (source.faults.disconnects): the connection is lost.")

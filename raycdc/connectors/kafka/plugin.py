@@ -89,7 +89,7 @@ class AlignmentOptions(Options):
     )
     idle_after: Duration = option(
         timedelta(seconds=30),
-        help="A partition without messages for this long holds back no other one.",
+        help="A partition without messages for this long does not hold back others.",
         unit="duration",
     )
 
@@ -137,8 +137,8 @@ class KafkaSourceConfig(SourceConfig):
     )
     changelog: Literal["upsert", "full"] = option(
         "upsert",
-        help="upsert: changes as the messages have them. full: each change says what was there before, from the last "
-        "row of each key, which is kept under pipeline.state. It is for tables with a key.",
+        help="upsert: changes as the messages have them. full: each change has the row before it, from the last row "
+        "of each key, which is kept under pipeline.state. It is for tables with a key.",
     )
     alignment: AlignmentOptions = option(AlignmentOptions(), help="Keep partitions together in event time.")
     properties: dict[str, KeptText] = option(

@@ -181,7 +181,7 @@ class CollectionProbes:
                 if found(client, table) == uuid:
                     return FollowableTable(layout, log_end(client), unread(ID))
         # The source probes this collection again later, and reads the others meanwhile.
-        raise TableLockedError(f"{table} was another collection each time it was looked at.")
+        raise TableLockedError(f"{table} was another collection at each probe.")
 
     def widening(self, table: TableId) -> Widening | None:
         """Return how a collection gets more columns; None if it does not, or if its targets would not have them.

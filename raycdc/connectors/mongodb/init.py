@@ -178,11 +178,11 @@ def shown_columns(uri: Secret, collections: Sequence[str]) -> dict[str, Shown]:
 def column_lines(shown: Mapping[str, Shown]) -> list[str]:
     """Return the tables of columns as comment lines."""
     lines = [
-        "# Columns are inferred, as a sample shows them, and come as documents show more. Settle them here instead;",
+        "# Columns are inferred from a sample, and are added when documents have more fields. List them here instead;",
         "# fields that are not listed are left out then, or kept in _rest with on_type_mismatch above.",
     ]
     if any(each.nested for each in shown.values()):
-        lines.append("# Nested values are one column of JSON; what they hold stands below it.")
+        lines.append("# Nested values are one column of JSON; their content is described below it.")
     for collection, each in shown.items():
         lines += ["#", f"# [source.columns.{_quoted(collection)}]"]
         for name, text in each.columns.items():

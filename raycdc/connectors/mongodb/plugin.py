@@ -206,8 +206,9 @@ class MongoDbSourceConfig(SelectedTablesConfig):
     )
     changelog: Changelog = option(
         Changelog.UPSERT,
-        help="upsert: changes as the server reports them, by which rows are updated. full: each change says what was "
-        "there before, from the images if all captured collections keep them, or else from the last row of each "
+        help="upsert: changes as the server reports them, by which rows are updated. full: each change has the "
+        "document before it, from the images if all captured collections keep them, or else from the last row of "
+        "each "
         "document, which is kept under pipeline.state.",
     )
     metadata: dict[str, str] = option(
@@ -287,7 +288,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         if used and not self.bounded:
             raise ValueError(
                 f'snapshot.{used[0]} is for startup = "snapshot": a document that is followed may move into a filter '
-                "and out of it, and a change may come without its document. Leave rows and columns out behind the "
+                "and out of it, and a change may come without its document. Leave rows and columns out after the "
                 "source, with filter and projection of [[transform]]"
             )
         return self

@@ -111,7 +111,7 @@ class MySqlEnumeratorDialect:
                     return StartPoint(position.sealed(), ordinal_of(position), plans, notes, parks)
                 tables = tables_now
             raise SourceError(
-                f"The tables on {info.address} changed their shape each time they were looked at. "
+                f"The tables on {info.address} changed their schema each time they were read. "
                 "Start again when no schema change is under way."
             )
 

@@ -106,7 +106,7 @@ class MySqlSnapshotOptions(Options):
     )
     connections: int = option(
         0,
-        help="Chunks are read over at most so many connections at once, each of a reader of its own; 0: readers.max "
+        help="Chunks are read over at most so many connections at once, each by a separate reader; 0: readers.max "
         "times readers.fetchers, or a single one with rows_per_second. Following the log takes up to three more, and "
         "planning takes one.",
         ge=0,

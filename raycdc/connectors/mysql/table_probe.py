@@ -162,7 +162,7 @@ def _probed(
         return FollowableTable(treated, ordinal_of(position), state)
     # The source probes this table again later, like a locked one, and reads the others meanwhile.
     raise TableLockedError(
-        f"{table} on {info.address} changed its shape each time it was looked at. It is read as soon as it does not."
+        f"{table} on {info.address} changed its schema at each probe. It is read when it stays the same."
     )
 
 

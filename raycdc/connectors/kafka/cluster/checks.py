@@ -175,7 +175,7 @@ def _group(admin: AdminClient, config: KafkaSourceConfig) -> list[CheckResult]:
         text = f"The user may read and commit the offsets of group {config.group_id}."
         return [CheckResult("group", text, ok=True)]
     text = f"The user may not use consumer group {config.group_id}" + (
-        "." if needed else ", so that nobody can watch the progress there."
+        "." if needed else ", so that the progress is not shown there."
     )
     fix = _acl(config, "--operation Read", f"--group {config.group_id}")
     return [CheckResult("group", text, fix, required=needed)]
@@ -274,7 +274,7 @@ def _format(config: KafkaSourceConfig, topic: str, decoded: Sequence[Decoded]) -
         text = f"{_count(len(bad), 'message')} of the last ones of {topic} could not be decoded, the first: "
         return CheckResult("format", f"{text}{bad[0].error}", _OTHER_FORMAT, required=not tables)
     if not decoded:
-        return CheckResult("format", f"{topic} has no messages to look at yet.", ok=True)
+        return CheckResult("format", f"{topic} has no messages to check yet.", ok=True)
     statements = sum(isinstance(i, ChangeItem) and bool(i.statement) for part in decoded for i in part.items)
     others = {
         "statement": statements,
@@ -287,7 +287,7 @@ def _format(config: KafkaSourceConfig, topic: str, decoded: Sequence[Decoded]) -
 
 
 _OTHER_FORMAT = (
-    "Is source.format the format of these messages? Others than changes can be left out or kept with "
+    "Is source.format the format of these messages? Messages that are no changes can be left out or kept with "
     'source.format.on_error = "skip" or "dead-letter".'
 )
 

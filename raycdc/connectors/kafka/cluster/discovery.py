@@ -316,7 +316,7 @@ class KnownPartitions:
 
     def problems(self) -> dict[str, str]:
         return {
-            split_id: f"did not have its position {resets} times: on_out_of_range said where to go on"
+            split_id: f"did not have its position {resets} times: source.on_out_of_range gave it another one"
             for split_id, resets in self._reset.items()
         }
 

@@ -121,6 +121,6 @@ class Identities:
     def _lost(self, topic: str, found: str) -> LogLostError:
         what = "deleted and created again" if found else "deleted"
         return LogLostError(
-            f"Topic {topic} at {self._where} was {what} while it was read: what was read last may be of another topic, "
-            "and is not sealed. Take it out of source.topics, or start another pipeline for the new topic."
+            f"Topic {topic} at {self._where} was {what} while it was read: the last messages may be of another topic, "
+            f"and are not sealed. Take it out of source.topics, or start another pipeline for the new topic."
         )

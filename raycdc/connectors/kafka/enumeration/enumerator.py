@@ -115,8 +115,8 @@ class TablePartitions:
         if table in self._emptied and others:
             raise DataError(
                 f"A message in partition {self._emptied[table]} removes all rows of {table}, and partition {others[0]} "
-                "has rows of it: nothing says which of them came before. Produce the table's messages to one "
-                'partition, or pass over DDL messages with source.format.ddl = "ignore".'
+                "has rows of it: their order is unknown. Produce the table's messages to one "
+                'partition, or ignore DDL messages with source.format.ddl = "ignore".'
             )
 
 
@@ -309,7 +309,7 @@ class KafkaEnumerator:
 
     def _align(self, subtask_id: int, splits: Mapping[str, int]) -> None:
         if self._alignment is None:
-            raise ProtocolError("A reader told watermarks, which nobody asked for")
+            raise ProtocolError("A reader sent watermarks that were not requested")
         self._alignment.report(subtask_id, splits)
         if self._alignment.limit_ms != self._alignment.reported_ms:
             self._alignment.reported_ms = self._alignment.limit_ms
@@ -360,10 +360,8 @@ class KafkaEnumerator:
 
         They are a failed discovery, keys that are not compared, and replaced positions.
         """
-        unreachable = {"discovery": "the cluster was away at the last look"} if self._is_unreachable else {}
-        unchecked = {
-            f"keys of {table}": "too many to look for all of them in two partitions" for table in self._keys.full
-        }
+        unreachable = {"discovery": "the cluster was unavailable at the last discovery"} if self._is_unreachable else {}
+        unchecked = {f"keys of {table}": "too many to check all of them in two partitions" for table in self._keys.full}
         problems = {**unreachable, **unchecked, **self._partitions.problems()}
         return EnumeratorStatistics(Streamed(self._schemas.tables), len(self._assigner.waiting), problems)
 

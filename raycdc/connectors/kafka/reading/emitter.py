@@ -71,7 +71,7 @@ class EpochReports:
         self._affected.add(table)
 
     def keys(self, table: TableId, split_id: str, hashes: npt.NDArray[np.uint64]) -> None:
-        assert self._keys is not None, "nobody asked for keys"
+        assert self._keys is not None, "keys were not requested"
         self._keys.read(table, split_id, hashes)
 
     def emptied(self, event: TableEmptied) -> None:
@@ -198,7 +198,7 @@ class KafkaRecordEmitter:
             if self._settings.order_by:
                 raise refusal(
                     self._settings.statements.shown(item),
-                    f"source.order_by = {self._settings.order_by!r} says nothing about emptied tables",
+                    f"source.order_by = {self._settings.order_by!r} gives emptied tables no order",
                 )
             split_id = held.split.split_id
             schema, _ = self._schemas[event.table]

@@ -265,8 +265,9 @@ class KafkaPartitionReader:
         if policy == "fail" and low <= where.offset <= high:
             raise LogLostError(
                 f"{split_id} has other messages before {where.offset} than those that were read: its log at "
-                f"{self._config.bootstrap_servers} was cut off before, as when a broker leads that did not have them. "
-                "Messages that were read and are gone now stay in the target. Go on with what the topic has by "
+                f"{self._config.bootstrap_servers} was truncated before, as when a broker leads that did not have "
+                f"them. "
+                "Messages that were read and are gone now stay in the target. Continue with the present messages by "
                 'source.on_out_of_range = "earliest" or "latest", or start another pipeline.'
             )
         if policy == "fail":

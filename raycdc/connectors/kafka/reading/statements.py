@@ -127,8 +127,8 @@ class DdlMessages:
                     if column.type.kind is TypeKind.TIMESTAMP:
                         raise refusal(
                             shown,
-                            f"the default in {column.name!r} of the rows that exist is a moment in the time "
-                            "zone of the session that added it, which no message says",
+                            f"the default in {column.name!r} of the rows that exist is a time in the time zone of the "
+                            f"session that added it, which no message has",
                         )
                     if self._given(table) and _column(now, column.name) is None:
                         # No row is decoded with this column, so a default would be a value that rows do not have.
@@ -184,8 +184,8 @@ def check_default(item: ChangeItem, column: Column, in_force: TableSchema | None
 def refusal(item: ChangeItem, why: str) -> SchemaError:
     """Return the error for a statement that cannot be followed."""
     return SchemaError(
-        f"{item.table}: the messages say {_said(item):.500}, which cannot be followed: {why}. Pass "
-        'over DDL messages with source.format.ddl = "ignore", where the target shall keep the rows as they are, or '
+        f"{item.table}: the messages say {_said(item):.500}, which cannot be followed: {why}. Ignore DDL messages "
+        f'with source.format.ddl = "ignore" if the target shall keep the rows as they are, or '
         "leave the table out with source.format.exclude."
     )
 

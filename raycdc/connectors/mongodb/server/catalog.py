@@ -390,8 +390,8 @@ def require_masked(client: Client, config: MongoDbSourceConfig, tables: Collecti
         masked = sorted(fields - {ID, everything})
         if masked:
             raise ConfigError(
-                f"mask: {', '.join(masked[:5])} of {table} would be hidden as a column alone, and stand in the clear "
-                f"in the column {everything}. Mask {table}.{everything}, too, or declare the collection's columns "
+                f"mask: {', '.join(masked[:5])} of {table} would be masked as a column only, and be readable in the "
+                f"column {everything}. Mask {table}.{everything}, too, or declare the collection's columns "
                 "(source.columns), whose other fields are left out."
             )
 

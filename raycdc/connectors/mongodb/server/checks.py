@@ -76,7 +76,7 @@ def _standalone(info: MongoDbServerInfo, config: MongoDbSourceConfig) -> CheckRe
     if config.bounded:
         text = f"{info.address} is in no replica set: what a majority has acknowledged is what it has itself."
         return CheckResult("replica set", text, "Harmless for a snapshot.", required=False)
-    text = f"{info.address} is in no replica set, so it tells no changes."
+    text = f"{info.address} is in no replica set, so it has no change stream."
     fix = 'Make it a replica set of one node, or read it once with source.startup = "snapshot".'
     return CheckResult("replica set", text, fix)
 
@@ -102,7 +102,8 @@ def _followable(
         return [*results, CheckResult("change stream", str(refused))]
     if info.version < VERSION_WITH_POSITIONS:
         text = (
-            f"MongoDB {info.version_text} tells no position while nothing happens, so a quiet stream may lose its own."
+            f"MongoDB {info.version_text} reports no position while nothing happens, so a quiet stream may lose its "
+            f"position."
         )
         results.append(CheckResult("change stream", text, "Upgrade to 4.0.7 or later.", required=False))
     images = "with the documents before and after each change" if options.images else "with documents as they are now"
@@ -173,8 +174,8 @@ def _copies(config: MongoDbSourceConfig, context: SourceContext) -> list[CheckRe
     if context.sink != "mongodb" or config.spelling is Spelling.BSON:
         return []
     text = (
-        f'source.schema.json = "{config.spelling}": what is nested, of any type or in _rest or document arrives in '
-        "the copy as text."
+        f'source.schema.json = "{config.spelling}": nested values, values of any type, _rest and document become text '
+        "in the copy."
     )
     return [CheckResult("documents", text, "Leave it out, and a MongoDB sink gets the values.", required=False)]
 
@@ -190,4 +191,4 @@ def _check_masks(
         require_masked(client, config, tables, masks)
     except ConfigError as refused:
         return [CheckResult("masks", str(refused), error=ConfigError)]
-    return [CheckResult("masks", "What masks hide stands in no other column.", ok=True)]
+    return [CheckResult("masks", "No other column has masked values.", ok=True)]

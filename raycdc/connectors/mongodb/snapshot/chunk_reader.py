@@ -87,7 +87,7 @@ def require_rows(client: Client, table: TableId, layout: CollectionLayout, again
             raise
         raise ConfigError(
             f"The server takes {again.where!r} for no filter of {table} ({_said(cause.__cause__)}). Write a filter as "
-            "find takes it; nothing was begun."
+            f"for find; nothing was begun."
         ) from cause
 
 
@@ -212,12 +212,12 @@ class MongoDbChunkReader:
         """
         now = found(self._client, table)
         if now is None or (layout.uuid and now and now != layout.uuid):
-            what = "dropped or renamed" if now is None else "made anew under its name"
+            what = "dropped or renamed" if now is None else "created again under its name"
             if followed:
                 raise TableChangedError(f"{table} was {what} while it was read.")
             raise SourceError(
-                f"{table} was {what} since its snapshot began, so that what was read of it is no collection's content. "
-                f"Read it anew with: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."
+                f"{table} was {what} since its snapshot began, so that the rows read are of no single collection. "
+                f"Read it again with: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."
             )
 
 
@@ -226,5 +226,5 @@ def _too_late(table: TableId, cause: SourceError) -> SourceError:
     return SourceError(
         f"{cause}. The chunks of {table} are read as of one time, and the server no longer has it. Raise the server's "
         'minSnapshotHistoryWindowInSeconds (300 s by default) above what reading takes, or set strategy = "sample" for '
-        f"it in source.snapshot.per_collection. Then read it anew with: raycdc tables resnapshot CONFIG {table}"
+        f"it in source.snapshot.per_collection. Then read it again with: raycdc tables resnapshot CONFIG {table}"
     )

@@ -105,7 +105,7 @@ def cut(client: Client, info: MongoDbServerInfo, table: TableId, options: MongoD
             _log.info("%s is not cut by %s: %s", table, strategy, reason)
             continue
         return Cuts(_thinned(bounds), strategy, tuple(passed_over), documents)
-    raise AssertionError("the last strategy always does")
+    raise AssertionError("the last strategy always works")
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,8 @@ def _name_of(client: Client, table: TableId, uuid: str) -> str | None:
 def _time(client: Client, timestamp: bson.Timestamp | None) -> int:
     if timestamp is None:
         raise SourceError(
-            f"{address_of(client)} tells no cluster time: it is in no replica set. Make it a replica set of one node "
+            f"{address_of(client)} has no cluster time, because it is in no replica set. Make it a replica set of one "
+            f"node "
             'to follow changes, or read it once with source.startup = "snapshot".'
         )
     return ordinal_of(timestamp.time, timestamp.inc)

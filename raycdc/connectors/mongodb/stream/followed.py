@@ -188,7 +188,7 @@ class FollowedCollections:
             case "create" if not other:
                 return []
             case "create" | "reshardCollection" as kind:
-                return [TableChange(self._again(table, f"{table} was made anew ({kind})", position))]
+                return [TableChange(self._again(table, f"{table} was created again ({kind})", position))]
             case kind:
                 _log.warning("%s is parked: its stream has an event %s", table, kind)
                 why = f"the change stream has an event {kind!r} of {table}, which raycdc does not know"

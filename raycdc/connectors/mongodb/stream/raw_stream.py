@@ -336,7 +336,7 @@ def _react(client: Client, cause: OperationFailure) -> None:
     if cause.code in _LOST or cause.code == _BAD_TOKEN:
         what = "does not know the position" if cause.code == _BAD_TOKEN else "has not all the changes any more"
         raise LogLostError(
-            f"{where}: the server {what} from which to go on: {text} (code {cause.code}). Take a new snapshot with "
+            f"{where}: the server {what} from which to continue: {text} (code {cause.code}). Take a new snapshot with "
             'pipeline.on_log_lost = "resnapshot", and let its log reach back further (replSetResizeOplog, '
             "storage.oplogMinRetentionHours)."
         ) from cause

@@ -436,8 +436,8 @@ def _report_doubt(decoder: BinlogDecoder, events: WholeEvents) -> None:
         decoder.mismatches.report(
             table,
             PartialRowsError(
-                f"{decoder.cursor.position}: of the transaction behind it nobody can tell which rows of {table} it "
-                f"has in the end: {events.doubt}. Read the table anew: raycdc tables resnapshot CONFIG {table}"
+                f"{decoder.cursor.position}: of the transaction after it, it is unknown which rows of {table} it "
+                f"has in the end: {events.doubt}. Read the table again: raycdc tables resnapshot CONFIG {table}"
             ),
         )
         decoder.maps.pass_over(table)

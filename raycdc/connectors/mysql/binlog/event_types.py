@@ -71,9 +71,9 @@ EVENT_TYPES: dict[int, EventType] = {
         "EXEC_LOAD",
         _PARKS,
         "it loads a file of a server before MySQL 5.0.3 into a table that was named before this log was read; begin "
-        "behind it",
+        "after it",
     ),
-    11: EventType("DELETE_FILE", _IGNORED, "the file of a LOAD DATA that failed: no row came of it"),
+    11: EventType("DELETE_FILE", _IGNORED, "the file of a LOAD DATA that failed: it added no rows"),
     NEW_LOAD: EventType("NEW_LOAD", _PARKS, "it names the table"),
     13: EventType("RAND", _IGNORED, "a value for the statement behind it, which is never executed"),
     14: EventType("USER_VAR", _IGNORED, "a value for the statement behind it, which is never executed"),

@@ -132,7 +132,7 @@ class FileEvents:
     def _format(self, event: bytes) -> None:
         format_ = parse_format_description(event)
         if self._ended:
-            raise CorruptLogError("the file goes on behind its last event, which names the next file")
+            raise CorruptLogError("the file goes on after its last event, which names the next file")
         if self.on_file is not None:
             self._new_file = self.on_file(self._cursor.file, format_.started, self._formatted)
         self._formatted = True

@@ -217,9 +217,10 @@ class XaRows:
             mismatches.report(
                 table,
                 PartialRowsError(
-                    f"{file}:{position}: XA COMMIT {xid} brings rows of {table} that its snapshot has not seen. They "
+                    f"{file}:{position}: XA COMMIT {xid} brings rows of {table} that are not in its snapshot. They "
                     "were prepared while the table was not selected, or while it was parked and a mask hid columns of "
-                    "it and there was no pipeline.state_key; so they were not kept. Read the table anew: raycdc tables "
+                    "it and there was no pipeline.state_key; so they were not kept. Read the table again: raycdc "
+                    "tables "
                     f"resnapshot CONFIG {table}"
                 ),
             )
@@ -231,8 +232,8 @@ class XaRows:
                 mismatches.report(
                     part.table,
                     PartialRowsError(
-                        f"{file}:{position}: XA COMMIT {xid} brings rows of {part.table} that were prepared when its "
-                        f"columns were others. Read it anew: raycdc tables resnapshot CONFIG {part.table}"
+                        f"{file}:{position}: XA COMMIT {xid} brings rows of {part.table} that were prepared when it "
+                        f"had other columns. Read it again: raycdc tables resnapshot CONFIG {part.table}"
                     ),
                 )
                 continue
@@ -255,15 +256,15 @@ class XaRows:
         tables = self.find_prepared(xid, cursor.event_position)
         for table in filter(maps.wanted, maps.schemas.followed if isinstance(tables, str) else tables):
             known = (
-                f", and nobody can say whether some are of {table}: {tables}"
+                f", and it is unknown if some are of {table}: {tables}"
                 if isinstance(tables, str)
                 else f"; some are of {table}"
             )
             self._mismatches.report(
                 table,
                 PartialRowsError(
-                    f"{why}{known}. Read the table anew: raycdc tables resnapshot CONFIG {table}; or let tables that "
-                    'rows are missing of be read anew by themselves, with pipeline.on_log_lost = "resnapshot"'
+                    f"{why}{known}. Read the table again: raycdc tables resnapshot CONFIG {table}; or let tables with "
+                    'missing rows be read again automatically, with pipeline.on_log_lost = "resnapshot"'
                 ),
             )
 

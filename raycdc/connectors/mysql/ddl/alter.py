@@ -366,7 +366,7 @@ def _row_end(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable) -> str
             row_end = (named or IMPLICIT_ROW_END) if action.on else ""
     lost = row_end == table.row_end and row_end not in renamed and row_end in (c.name for c in table.columns)
     if lost or (named and named != row_end):
-        raise UnknownShapeError(f"{table.id}: it is not understood how old versions of rows are told from current ones")
+        raise UnknownShapeError(f"{table.id}: it is unknown how old versions of rows differ from current ones")
     return row_end
 
 
@@ -413,7 +413,7 @@ def _rewrites(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable, diale
     if ddl.ignore and any(
         isinstance(a, UniqueKey) or (isinstance(a, SetPrimaryKey) and a.columns) for a in ddl.actions
     ):
-        return "ALTER IGNORE leaves out rows that a new key forbids"
+        return "ALTER IGNORE drops rows that violate a new key"
     for slot in ordered:
         name, definition = slot.column.name, slot.definition
         if slot.before is None:
@@ -426,14 +426,14 @@ def _rewrites(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable, diale
         if slot.column.is_counter and not slot.before.is_counter and any(s.column.is_virtual for s in ordered):
             return f"the column {name!r} became a counter, which VIRTUAL columns may read"
         if definition is not None and (slot.before.is_generated or slot.column.is_generated):
-            return f"the column {name!r} is generated anew in the existing rows"
+            return f"the column {name!r} is computed again in the existing rows"
         if why := _converted_otherwise(slot.before, slot.column, dialect):
             return why
         lost = may_lose(slot.before, slot.column, forgiving=forgiving)
         if lost:
             return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost} without an error"
         if ddl.ignore and not equals_as_before(slot.before, slot.column):
-            return f"the column {name!r} compares otherwise, and ALTER IGNORE leaves out rows that a key forbids"
+            return f"the column {name!r} is compared differently now, and ALTER IGNORE drops rows that violate a key"
     return recomputed(((slot.before, slot.column) for slot in ordered), row_end=table.row_end) or None
 
 

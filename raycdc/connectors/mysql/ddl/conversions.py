@@ -155,7 +155,7 @@ def may_lose(before: MySqlColumn, after: MySqlColumn, *, forgiving: bool) -> str
         shorter = before.shape != after.shape and _longest(before) > _room(after, before)
         return "spaces at the end of texts were cut" if spaces and shorter else ""
     if before.nullable and not after.nullable:
-        return "NULL became something else"
+        return "NULL became another value"
     if before.shape.base in _INTEGER_BITS and after.shape.base in _INTEGER_BITS:
         low, high = _range(before)
         fits = _range(after)[0] <= low and high <= _range(after)[1]

@@ -86,7 +86,7 @@ def catalogue_fill(column: MySqlColumn) -> Fill:
     digits = len(text.partition("e")[0].strip("-0.").replace(".", ""))
     hexadecimal = base not in _NUMBERS and _HEXADECIMAL.fullmatch(text) is not None
     if hexadecimal or column.logical().kind is TypeKind.BINARY or (base == "float" and digits > 5):
-        return Fill(None, "a constant that the catalogue shows in another spelling")
+        return Fill(None, "a constant that the catalogue prints in another notation")
     return _fill(column, text, Spelled.TEXT, DdlDialect())
 
 

@@ -93,7 +93,7 @@ def unlogged_reason(table: MySqlTable) -> str:
     if short:
         return (
             f"Table {table.id}: the key column {short!r} is a YEAR(2), which prints the same two digits for several "
-            f"years, so that its rows cannot be told apart. Make it a YEAR, {leave}"
+            f"years, so that its rows cannot be distinguished. Make it a YEAR, {leave}"
         )
     return ""
 

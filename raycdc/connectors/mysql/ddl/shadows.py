@@ -88,7 +88,7 @@ class Shadow(JsonObject):
         """Return `doubt`, or why a tool whose tables have such a `name` may have put other rows into this one."""
         if not self.doubt and self.renamed and name.table.endswith("_gho"):
             columns = ", ".join(sorted(self.renamed))
-            return f"gh-ost can be told to leave renamed columns out of its copy ({columns}), which no log tells"
+            return f"gh-ost can leave renamed columns out of its copy ({columns}), which the log does not show"
         return self.doubt
 
 
@@ -193,7 +193,7 @@ class ShadowTables:
         shadow_before = self._tables.get(ddl.table)
         if ddl.if_not_exists:
             if shadow_before is None or shadow_before.table is None:
-                self.put(ddl.table, Shadow(owner, None, f"{ddl.table} may have been there before it was created"))
+                self.put(ddl.table, Shadow(owner, None, f"{ddl.table} may have existed before it was created"))
             return
         try:
             applied = apply_ddl(None, ddl, find_table=find_table, dialect=dialect, default_charset=default_charset)
@@ -280,9 +280,9 @@ def _altered(
                 if why:
                     computed[definition.name] = why
             case ChangeColumn(_, definition) if "GENERATED" in definition.extra:
-                computed[definition.name] = "a value that is generated anew"
+                computed[definition.name] = "a value that is computed again"
             case UniqueKey():
-                doubt = doubt or "a unique key was added, and rows it forbids are left out when they are copied"
+                doubt = doubt or "a unique key was added, and the copy lacks rows that violate it"
             case RowsUnlogged(why):
                 doubt = doubt or why
             case _:

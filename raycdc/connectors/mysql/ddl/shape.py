@@ -77,7 +77,7 @@ def reshape(
         events.append(AlterPrimaryKeyEvent(before.id, after.primary_key))
     if before.row_end or after.row_end:
         # Tools that read the log copy the end of a row as an update without a change.
-        return tuple(events), "of a system-versioned table rows may be current in one and not in the other"
+        return tuple(events), "rows of a system-versioned table may be current in only one of the two tables"
     return tuple(events), _doubt(after, slots, lineage, forgiving=forgiving)
 
 
@@ -171,7 +171,7 @@ def _doubt(after: MySqlTable, slots: Sequence[Slot], lineage: ColumnLineage, *, 
             return f"the column {name!r} holds {lineage.computed[name]} in the existing rows"
         if slot.before is None:
             if name not in lineage.filled:
-                return f"what the existing rows hold in the new column {name!r} is not known"
+                return f"the existing rows' value in the new column {name!r} is not known"
             continue
         if not keeps_values(slot.before, slot.column):
             return f"the column {name!r} was converted from {slot.before.column_type} to {slot.column.column_type}"
@@ -179,5 +179,5 @@ def _doubt(after: MySqlTable, slots: Sequence[Slot], lineage: ColumnLineage, *, 
         if lost:
             return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost}"
         if forgiving and not equals_as_before(slot.before, slot.column):
-            return f"the column {name!r} compares otherwise, so that rows with equal keys may have been left out"
+            return f"the column {name!r} is compared differently now, so that rows with equal keys may be missing"
     return recomputed(((slot.before, slot.column) for slot in slots), row_end=after.row_end) or None

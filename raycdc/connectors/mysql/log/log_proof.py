@@ -50,9 +50,7 @@ def prove(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset) -> None
     mark = offset.mark
     if mark is None:
         if not offset.by_gtid and 4 < offset.pos <= _POSITION_MAX:
-            _log.warning(
-                "%s has no mark yet by which the log of %s is known again: it is believed once", offset, info.address
-            )
+            _log.warning("%s has no mark yet that identifies the log of %s: it is accepted once", offset, info.address)
             _read(connect, info, offset, bytes_max=1)
         return
     with closing(connect()) as connection:
@@ -65,7 +63,7 @@ def prove(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset) -> None
     if not mark.is_of_same_file(found) or (mark.at and not is_far and event != mark.crc):
         raise LogLostError(
             f"{mark.file} on {info.address} is another file than the one that was read up to {offset}: the log was "
-            f"reset, or the server was set up anew. {RESNAPSHOT_HINT}."
+            f"reset, or the server was set up again. {RESNAPSHOT_HINT}."
         )
 
 
@@ -152,7 +150,7 @@ def _read(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset, *, byte
 
 def _unreadable(info: MySqlServerInfo, offset: BinlogOffset, cause: Exception) -> LogLostError:
     return LogLostError(
-        f"The log of {info.address} cannot be read on from {offset}: {_first_sentence(cause)} The log was reset, or is "
+        f"The log of {info.address} cannot be read from {offset}: {_first_sentence(cause)} The log was reset, or is "
         f"damaged there. {RESNAPSHOT_HINT}."
     )
 
@@ -174,7 +172,7 @@ def _require_purged(
             return
     raise LogLostError(
         f"{info.address} has no {mark.file} any more, which was read up to {offset}, and did not purge all of it (its "
-        f"oldest file is {oldest}): the log was reset, or the server was set up anew. {RESNAPSHOT_HINT}."
+        f"oldest file is {oldest}): the log was reset, or the server was set up again. {RESNAPSHOT_HINT}."
     )
 
 

@@ -63,7 +63,7 @@ def unreadable(stream: BinlogStream, offset: BinlogOffset, cause: CorruptLogErro
 
     At the next start, `log_proof` finds the damage, and the tables can be read again.
     """
-    return LogLostError(f"{stream.address}: the log cannot be read on from {offset}: {cause}. {RESNAPSHOT_HINT}.")
+    return LogLostError(f"{stream.address}: the log cannot be read after {offset}: {cause}. {RESNAPSHOT_HINT}.")
 
 
 class MySqlLogReader:

@@ -87,7 +87,7 @@ class PreparedSearch:
                 return "it changed rows by a statement, which may concern any table"
             if search.tables is not None:
                 if has_unread:
-                    return "a statement behind its XA PREPARE cannot be read, which may have changed any table"
+                    return "a statement after its XA PREPARE cannot be read, which may have changed any table"
                 # The server's locks prevent such changes, but a restarted server may have lost these.
                 again = [table for table in search.tables if table in changed or table.db in changed]
                 return f"{again[0]}, of which it has rows, was changed since" if again else search.tables

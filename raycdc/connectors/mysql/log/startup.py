@@ -168,7 +168,7 @@ def tables_at(
                 other[table_id] = (
                     f"{item.position}: {table_id} was another table before this statement, so its rows between the "
                     f"start position and here cannot be read: {shown(item.statement)}. Read it as it is now with: "
-                    f"raycdc tables resnapshot CONFIG {table_id}; or begin behind the statement (source.startup, with "
+                    f"raycdc tables resnapshot CONFIG {table_id}; or begin after the statement (source.startup, with "
                     "a pipeline.state of its own)"
                 )
     return PastTables(earlier, other)

@@ -268,7 +268,7 @@ def _perhaps_below(
     return {
         table.id: (
             f"Table {table.id} may be below the MERGE table {over}, which the server does not show ({cause}): "
-            f"{MERGED}. Mend or drop {over}, or leave {table.id} out with source.exclude."
+            f"{MERGED}. Repair or drop {over}, or leave {table.id} out with source.exclude."
         )
         for table in tables.values()
         if table.engine.lower() == "myisam" and types in (None, [column.column_type for column in table.columns])

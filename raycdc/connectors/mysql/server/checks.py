@@ -232,7 +232,7 @@ def _log_settings(info: MySqlServerInfo) -> list[CheckResult]:
         CheckResult(
             "retention",
             f"{where} keeps its log {'until it is purged by hand' if kept_s == 0 else f'for {kept_s / 3600:g} hours'}.",
-            "A pipeline that stands still longer must take a new snapshot: raise binlog_expire_logs_seconds "
+            "A pipeline that is stopped longer must take a new snapshot: raise binlog_expire_logs_seconds "
             "(expire_logs_days on old servers).",
             ok=kept_s == 0 or kept_s >= RETENTION_MIN_S,
             required=False,
@@ -244,7 +244,7 @@ def _log_settings(info: MySqlServerInfo) -> list[CheckResult]:
 def _position_privilege(connection: Connection[Any], info: MySqlServerInfo, account: str) -> CheckResult:
     name, fix = "privilege_log_position", f"Run: GRANT REPLICATION CLIENT ON *.* TO {account};"
     if not info.log_bin:
-        return CheckResult(name, "The log position was not asked for: there is no log.", ok=True)
+        return CheckResult(name, "The log position was not queried: there is no log.", ok=True)
     try:
         position = current_end(connection, info)
     except SourceUnavailableError:
@@ -272,12 +272,12 @@ def _process_privilege(connection: Connection[Any], info: MySqlServerInfo, accou
     if info.is_mariadb or info.gtid_mode:
         return []
     ok = sees_commits(connection, info)
-    text = f"{account} {'may' if ok else 'may not'} see who is committing, on a server without GTIDs."
+    text = f"{account} {'may' if ok else 'may not'} see which sessions commit, on a server without GTIDs."
     return [
         CheckResult(
             "privilege_process",
             text,
-            f"Each start of a snapshot waits for snapshot.visible_within. To save that: GRANT PROCESS ON *.* TO "
+            f"Each start of a snapshot waits for snapshot.visible_within. To avoid that: GRANT PROCESS ON *.* TO "
             f"{account};",
             ok=ok,
             required=False,
@@ -350,8 +350,8 @@ def _select_privileges(
             CheckResult(
                 "locked",
                 f"Other sessions have {_names(locked)} locked (LOCK TABLES, or a statement such as ALTER TABLE that "
-                f"runs or waits for a long transaction), so whether {account} may SELECT was not asked. Their rows "
-                "that are yet to be read wait, too.",
+                f"runs or waits for a long transaction), so whether {account} may SELECT was not asked. Reading their "
+                f"remaining rows waits, too.",
                 "SHOW FULL PROCESSLIST lists the sessions.",
                 required=False,
             )
@@ -392,7 +392,8 @@ def unreadable(connection: Connection[Any], table: TableId) -> str:
     except SourceError as error:
         if not is_denied(error.__cause__) and not is_of_changed_table(error.__cause__):
             return (
-                f"Table {table} cannot be read: {error}. Mend it (CHECK TABLE, REPAIR TABLE, IMPORT TABLESPACE), then "
+                f"Table {table} cannot be read: {error}. Repair it (CHECK TABLE, REPAIR TABLE, IMPORT TABLESPACE), "
+                f"then "
                 f"run: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."
             )
     return ""
@@ -441,10 +442,10 @@ def _server_id(connection: Connection[Any], info: MySqlServerInfo, wanted: list[
     unasked = (
         ""
         if not _dies_of_lost_replicas(info)
-        else (" Only raycdc's own jobs were asked: MySQL before 8.0.20 may crash when it is asked for its replicas.")
+        else (" Only raycdc's own jobs were checked: MySQL before 8.0.20 may crash when it lists its replicas.")
     )
     if len(wanted) == 1:
-        unasked += " It is the only one, so no paused table can go on from where it was left (raycdc tables resume)."
+        unasked += " It is the only id, so no paused table can continue from its position (raycdc tables resume)."
     free = next((id_ for id_ in wanted if id_ not in used and not _is_locked(connection, id_)), None)
     taken = f"server_id {_span(wanted)} is in use on {info.address}."
     return [

@@ -314,7 +314,7 @@ def ensure_available(connection: Connection[Any], info: MySqlServerInfo, offset:
         )
     if offset.pos > sizes[offset.file]:
         raise LogLostError(
-            f"{offset} lies behind the end of {offset.file} on {info.address} ({sizes[offset.file]} bytes): the log "
+            f"{offset} is after the end of {offset.file} on {info.address} ({sizes[offset.file]} bytes): the log "
             f"was reset, or this is another server. {snapshot}."
         )
     if info.gtid_mode and not info.is_mariadb and offset.gtid_set:

@@ -109,7 +109,7 @@ class Connections:
         deadline = time.monotonic() + _ID_WITHIN_S
         while self._leased is None:
             if time.monotonic() > deadline:
-                raise SourceUnavailableError("the log itself, beside which it is read, has no server id yet")
+                raise SourceUnavailableError("the main log connection has no server id yet")
             time.sleep(_PAUSE_S)
         try:
             return self._stream(start, [id_ for id_ in self._ids() if id_ != self._leased])[0]

@@ -126,7 +126,8 @@ def _refuse(info: MySqlServerInfo, offset: BinlogOffset, *, missing: str, purged
         )
     if purged:
         raise LogLostError(
-            f"{info.address} ({info.identity}) can take over from the server {offset.server} no more: the transactions "
+            f"{info.address} ({info.identity}) cannot take over from the server {offset.server} any more: the "
+            f"transactions "
             f"{purged} come after {offset} and are purged. Point source.host at a server that still has them, or "
             f"{snapshot}."
         )

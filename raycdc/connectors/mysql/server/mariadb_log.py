@@ -66,7 +66,7 @@ def gtid_at(connection: Connection[Any], file: str, position: int) -> str:
     assert row is not None
     if row[0] is None:
         raise UnreportedGtidsError(
-            f"{address_of(connection)} cannot tell its transactions up to {file}:{position}: it has no such file, or "
+            f"{address_of(connection)} cannot report its transactions up to {file}:{position}: it has no such file, or "
             f"an event in it is larger than max_allowed_packet ({row[1]} bytes). Raise that on the server (SET GLOBAL "
             f"max_allowed_packet = …, up to 1 GiB), and start again."
         )

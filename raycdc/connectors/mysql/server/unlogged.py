@@ -157,8 +157,8 @@ class LoggedTables:
         return [
             CheckResult(
                 "log_gaps",
-                f"The log of {self.info.address} has the rows of every database; what a session changes under "
-                "sql_log_bin = 0 nobody can see (raycdc verify finds it).",
+                f"The log of {self.info.address} has the rows of every database; changes of a session with "
+                f"sql_log_bin = 0 are not visible (raycdc verify finds them).",
                 ok=True,
             )
         ]
@@ -183,12 +183,13 @@ class LoggedTables:
             return [CheckResult("replica_updates", text, fix, ok=False)]
         if self.replication is None:
             text = (
-                f"Whether {where} is a replica, which would not log what it applies ({name} = OFF), may not be asked."
+                f"Whether {where} is a replica, which would not log the changes that it applies ({name} = OFF), may "
+                f"not be asked."
             )
             fix = "GRANT REPLICA MONITOR ON *.* TO this account, or set it ON."
             return [CheckResult("replica_updates", text, fix, required=False)]
         if self.replication:
-            text = f"{where} is a replica that does not run now, and would not log what it applies ({name} = OFF)."
+            text = f"{where} is a stopped replica, which would not log the changes that it applies ({name} = OFF)."
             return [CheckResult("replica_updates", text, fix, required=False)]
         return []
 

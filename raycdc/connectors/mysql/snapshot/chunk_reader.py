@@ -262,8 +262,8 @@ def _with_rows(condition: str | None, table: MySqlTable, wanted: ChunkRange, aga
     if not ordered:
         names = ", ".join(key_names(wanted.key))
         raise TableChangedError(
-            f"The chunk key of {table.id} ({names}) has another type, or is ordered otherwise, than when the backfill "
-            "began. Ask for it again."
+            f"The chunk key of {table.id} ({names}) has another type, or another order, than when the backfill began. "
+            f"Request it again."
         )
     return condition
 

@@ -264,7 +264,7 @@ class _Parser:
     def _predicate(self) -> Condition:
         kind, word = self._pop("a column")
         if kind != "name":
-            self._refuse(f"{word!r} stands where a column must: write COLUMN OPERATOR VALUE")
+            self._refuse(f"{word!r} is where a column must be: write COLUMN OPERATOR VALUE")
         name = word[1:-1].replace("``", "`") if word.startswith("`") else word
         column = next((c for c in self._table.columns if mysql_fold(c.name) == mysql_fold(name)), None)
         if column is None:
@@ -286,7 +286,7 @@ class _Parser:
                 self._refuse(f"LIKE is for text, and {column.name} is {column.column_type}")
             condition = ColumnComparison(column, "LIKE", self._value(column))
         elif negated:
-            self._refuse("NOT stands before IN, BETWEEN, LIKE, NULL or a condition")
+            self._refuse("NOT must be before IN, BETWEEN, LIKE, NULL or a condition")
         else:
             _, sign = self._pop("an operator")
             sign = "<>" if sign == "!=" else sign
@@ -326,7 +326,7 @@ class _Parser:
 
     def _pop(self, wanted: str) -> tuple[str, str]:
         if self._next >= len(self._tokens):
-            self._refuse(f"it ends where {wanted} must stand")
+            self._refuse(f"it ends where {wanted} is expected")
         token = self._tokens[self._next]
         self._next += 1
         return token

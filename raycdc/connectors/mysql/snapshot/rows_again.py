@@ -76,8 +76,8 @@ def require_rows(
         if is_refusal(cause) and cause.__cause__ is not None:
             reason = ": ".join(map(str, cause.__cause__.args[:2]))
             raise ConfigError(
-                f"The server takes {again.where!r} for no condition of {table.id} (error {reason}). Write what would "
-                "stand behind WHERE in a SELECT of that table; nothing was begun."
+                f"The server takes {again.where!r} for no condition of {table.id} (error {reason}). Write the "
+                f"condition as after WHERE in a SELECT of that table; nothing was begun."
             ) from cause
         raise
 
@@ -96,7 +96,7 @@ def _require_one_condition(where: str) -> None:
             case ")":
                 depth -= 1
             case ";":
-                raise ConfigError("A predicate is one condition, as it stands behind WHERE, without ';'.")
+                raise ConfigError("A predicate is one condition, as after WHERE, without ';'.")
             case None:
                 continue
             case quote:
@@ -137,7 +137,7 @@ def _of_keys(table: MySqlTable, listed: pa.Table) -> str:
 def _literals(column: MySqlColumn, values: pa.ChunkedArray) -> list[str]:
     kind = keys.key_kind(column)
     if kind not in _KINDS:
-        raise ConfigError(f"Keys that are {column.column_type} ({column.name}) cannot be asked for one by one.")
+        raise ConfigError(f"Keys that are {column.column_type} ({column.name}) cannot be selected one by one.")
 
     def exact(value: Any) -> KeyValue:
         return value if isinstance(value, int | bytes) else str(value)

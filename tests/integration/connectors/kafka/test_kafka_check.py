@@ -109,7 +109,7 @@ def test_check_says_what_topics_and_messages_are_and_what_is_wrong_with_them(
         assert of_good == ("ok", f"The last messages of {good} are maxwell-json: {text}")
         assert of_bad[0] == "failed"
         assert f"{bad}/0@1" in of_bad[1]
-        assert of_empty == ("ok", f"{empty} has no messages to look at yet.")
+        assert of_empty == ("ok", f"{empty} has no messages to check yet.")
 
         beyond = f'startup = {{ mode = "offsets", offsets = {{ "{good}:0" = 99 }} }}'
         code, findings = check(kafka, tmp_path, f'format = "maxwell-json"\ntopics = ["{good}"]\n{beyond}')
@@ -148,7 +148,7 @@ def test_check_names_the_permissions_that_are_missing_with_their_command(guarded
     )
     assert failed["sink topic"].endswith("--operation Create --operation Write --operation Read --topic out.shop.p")
     assert of(findings, "group") == [
-        ("warning", "The user may not use consumer group watchers, so that nobody can watch the progress there.")
+        ("warning", "The user may not use consumer group watchers, so that the progress is not shown there.")
     ]
 
     permit(

@@ -291,8 +291,8 @@ method = "drop"
 """)
         assert check_config(config, as_json=False) == ExitCode.CONFIG
         said.append(capsys.readouterr().out)
-    assert all("name of" in text and "stand in the clear in the column _rest" in text for text in said)
-    assert ["arrives in the copy as text" in text for text in said] == [False, True]
+    assert all("name of" in text and "be readable in the column _rest" in text for text in said)
+    assert ["become text in the copy" in text for text in said] == [False, True]
 
 
 def test_a_column_that_is_looked_up_stands_for_the_field_of_its_name(

@@ -135,5 +135,5 @@ def test_a_column_that_may_have_been_renamed_is_not_guessed(followed: Followed) 
     followed.run("CREATE TABLE _t_new LIKE t", "ALTER TABLE _t_new CHANGE a c INT")
     followed.begin_here()
     items = followed.run("RENAME TABLE t TO _t_old, _t_new TO t")
-    with pytest.raises(SchemaError, match="whether a became c or went cannot be told"):
+    with pytest.raises(SchemaError, match="whether a became c or was dropped is unknown"):
         followed.follow(items)

@@ -154,9 +154,9 @@ def test_a_log_that_is_damaged_behind_the_place_is_lost_before_it_is_read(
     with monkeypatch.context() as patch:
         # Where the damage is too far ahead, the run that meets it says the same, and the next start is near enough.
         patch.setattr(source, "read_ahead", lambda *_: None)
-        with pytest.raises(LogLostError, match="the log cannot be read on from"):
+        with pytest.raises(LogLostError, match="the log cannot be read after"):
             job.catch_up()
-    require_lost_and_read_again(job, dict.fromkeys(range(1, 8), 1), "cannot be read on from")
+    require_lost_and_read_again(job, dict.fromkeys(range(1, 8), 1), "cannot be read from")
 
 
 @pytest.mark.parametrize("own", ["mariadb", "mysql80"], indirect=True)

@@ -120,7 +120,7 @@ def test_the_same_rows_pass_everywhere(any_server: DatabaseServer, any_database:
         ("s = 5", "no exact value of s"),
         ("s = 'a\\\\b'", "backslash"),
         ("n LIKE '5'", "LIKE is for text"),
-        ("n = 1 AND", "it ends where a column must stand"),
+        ("n = 1 AND", "it ends where a column is expected"),
         ("n + 1 = 2", r"'\+ 1 = 2' is not understood|'\+' is no operator|is no operator"),
         ("UPPER(s) = 'A'", "there is no column 'UPPER'"),
         ("1 = 1; DROP TABLE t", "is not understood"),

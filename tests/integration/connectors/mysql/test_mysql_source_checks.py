@@ -106,7 +106,7 @@ def test_a_purged_position_is_a_lost_log(any_server: DatabaseServer) -> None:
         with pytest.raises(LogLostError) as error:
             ensure_available(connection, info, old)
         told = (
-            f"{old} is purged on {info.address} (oldest is {newest}). To read all tables anew set pipeline.on_log_lost"
+            f"{old} is purged on {info.address} (oldest is {newest}). To read all tables again set pipeline.on_log_lost"
         )
         assert str(error.value).startswith(told)
         assert oldest_position(connection, info) == BinlogOffset(newest, 4)

@@ -490,7 +490,7 @@ def test_a_whole_file_ends_where_it_names_the_next_one() -> None:
         log=LogKind(whole_file=True),
     )
     assert sum(item.rows for item in subject.feed(whole) if isinstance(item, BinlogRowsItem)) == 1
-    with pytest.raises(CorruptLogError, match="goes on behind its last event"):
+    with pytest.raises(CorruptLogError, match="goes on after its last event"):
         subject.feed(whole)
 
 

@@ -61,7 +61,7 @@ def test_the_fewest_columns_are_moved() -> None:
 
 def test_a_new_column_nobody_knows_the_values_of_is_doubted() -> None:
     after = table(MySqlColumn("x", "int"))
-    assert reshape(table(), after, NOTHING)[1] == "what the existing rows hold in the new column 'x' is not known"
+    assert reshape(table(), after, NOTHING)[1] == "the existing rows' value in the new column 'x' is not known"
     assert reshape(table(), after, ColumnLineage({}, {"x": "1"}, {}))[1] is None
 
 
@@ -187,6 +187,6 @@ def test_labels_that_are_bytes_do_not_become_characters() -> None:
 
 def test_nulls_and_trailing_spaces_do_not_survive_everywhere() -> None:
     old = MySqlColumn("x", "varchar(9)", "utf8mb4")
-    assert may_lose(old, replace(old, nullable=False), forgiving=True) == "NULL became something else"
+    assert may_lose(old, replace(old, nullable=False), forgiving=True) == "NULL became another value"
     assert not keeps_values(old, replace(old, column_type="char(9)"))
     assert keeps_values(replace(old, column_type="char(9)"), old)

@@ -120,8 +120,8 @@ class PositionFinder:
                 return proven[0]
             raise SourceError(
                 f"{jump.file} on {address_of(connection)} has {size / (1 << 30):.1f} GiB; an event ({jump.gtid}) came "
-                f"that may end at any of its bytes {', '.join(map(str, ends))}: others before it were passed over. Set "
-                "binlog_checksum = CRC32 on the server, and begin behind this file with another pipeline.state and "
+                f"that may end at any of its bytes {', '.join(map(str, ends))}: others before it were skipped. Set "
+                "binlog_checksum = CRC32 on the server, and begin after this file with another pipeline.state and "
                 'startup.mode = "initial".'
             )
 
@@ -132,8 +132,8 @@ class PositionFinder:
             return ends[0] if len(ends) == 1 else jump.before
         if not ends:
             raise CorruptLogError(
-                f"an event that ends at byte {jump.end} came, and the file has {size} bytes: it was written anew, or "
-                "another server answers"
+                f"an event that ends at byte {jump.end} came, and the file has {size} bytes: the file was replaced, "
+                f"or another server answers"
             )
         return ends[0]
 

@@ -90,8 +90,8 @@ class Marks:
 
 #: The advice in messages about a position that the server does not have any more.
 RESNAPSHOT_HINT = (
-    'To read all tables anew set pipeline.on_log_lost = "resnapshot" and start again (at a first start: startup.mode = '
-    '"initial")'
+    'To read all tables again set pipeline.on_log_lost = "resnapshot" and start again (at a first start: '
+    'startup.mode = "initial")'
 )
 
 

@@ -174,7 +174,7 @@ def log_damage(code: int) -> str:
         index.ERROR_TABLE_ID: "a row event names a table id that no table map announced",
         index.ERROR_BODY: "an event is shorter than its type requires",
         index.ERROR_POSITION: WRONG_POSITION,
-        index.ERROR_TAKEN_BACK: "the transaction takes back rows of captured tables that were given out already. "
+        index.ERROR_TAKEN_BACK: "the transaction rolls back rows of captured tables that were emitted already. "
         "Nothing of it was passed on. This is a bug in raycdc; please report it, with the log file if you can",
     }[code]
 
@@ -217,7 +217,8 @@ def rows_damage(
         return RowsDamagedError(
             event,
             SchemaMismatchError(
-                f"{where}: {what}, though its checksum matches: the table is not as it was believed to be. {_UNSEEN}"
+                f"{where}: {what}, though its checksum matches: the table has another schema than the known one. "
+                f"{_UNSEEN}"
             ),
         )
     return RowsDamagedError(event, CorruptLogError(f"{where}: {what}"))
@@ -229,7 +230,7 @@ def _unfit(code: int, column: str) -> str | None:
         case rows.ROWS_KEY:
             return ONE_TEXT.format(column=column)
         case rows.ROWS_LABEL:
-            return f"column {column!r} holds a label behind the last one that is known of it. {_UNSEEN}"
+            return f"column {column!r} holds a label after its last known one. {_UNSEEN}"
         case rows.ROWS_DATE:
             return INVALID_DATE.format(column=column)
         case rows.ROWS_BOOLEAN:

@@ -60,7 +60,7 @@ class TornLogError(CorruptLogError):
     """The server cannot send a file to its end, for example because it died while it wrote the last event of `file`."""
 
     cure = (
-        "Nothing, where raycdc goes on with the next file by itself; else as the text says: a new snapshot "
+        "Nothing if raycdc continues with the next file by itself; otherwise a new snapshot, as the message says "
         '(`pipeline.on_log_lost = "resnapshot"`).'
     )
 
@@ -110,7 +110,7 @@ class LogDump:
             if from_the_beginning:
                 _log.warning(
                     "%s lies beyond what a start by position can name: %s sends the file from its beginning, and "
-                    "%.1f GiB of it are passed over", offset, self.address, offset.pos / (1 << 30),
+                    "%.1f GiB of it are skipped", offset, self.address, offset.pos / (1 << 30),
                 )  # fmt: skip
             start = struct.pack("<IHI", 4 if from_the_beginning else offset.pos, flags, self.server_id)
             self._command(_COM_BINLOG_DUMP, start + offset.file.encode())

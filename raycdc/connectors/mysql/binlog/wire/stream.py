@@ -153,8 +153,8 @@ class TornFiles:
                 if not parse_format_description(bytes(events[at : at + length])).started:
                     raise self._torn
                 _log.warning(
-                    "%s died while it wrote %s, whose last transaction is not whole: it was rolled back, and the log "
-                    "goes on behind it. What the server had committed but not written to its log is not in the "
+                    "%s died while it wrote %s, whose last transaction is incomplete: it was rolled back, and the log "
+                    "continues after it. What the server had committed but not written to its log is not in the "
                     "target: raycdc verify finds it (sync_binlog = 1 prevents it)", address, self._torn.file,
                 )  # fmt: skip
                 self._torn = None

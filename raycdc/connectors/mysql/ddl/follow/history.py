@@ -352,7 +352,7 @@ class DdlHistory:
         updates = self.mismatches.take(ts_ms)
         for table in self.mismatches.take_alive():
             if self._facts.parked[table] is ParkedKind.ENDED:
-                why = f"{position}: rows of {table} came, which was renamed away: that was another table of its name"
+                why = f"{position}: rows of {table} came, after it was renamed: they are of another table of this name"
                 updates = (*updates, self._facts.parked.met(table, why, parse_location(position, ts_ms)))
         for update in updates:
             self._facts.tables.remove(update.table)

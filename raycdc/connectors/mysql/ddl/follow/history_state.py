@@ -156,8 +156,8 @@ class TemporaryTables:
         if temporary == item.thread_specific or (not temporary and self._knows(item.thread)):
             return None
         if temporary:
-            return f"its session made a temporary table {affected.tables[0]}, which the statement does not use"
-        return "its session may have made a temporary table of that name before this log was read"
+            return f"its session created a temporary table {affected.tables[0]}, which the statement does not use"
+        return "its session may have created a temporary table of that name before this log was read"
 
     def may_mean(self, item: DdlItem, table: TableId) -> bool:
         """Return True if a table that a statement takes columns from is, or may be, a temporary one."""

@@ -80,7 +80,8 @@ class StoredObject:
     def unseen(self) -> str:
         """Return why the object's effect is unknown, and the grant that would show it."""
         grant = _GRANTS[self.kind].format(name=quote_name(self.db, self.name))
-        return f"{self.kind} {self.db}.{self.name} leads anywhere, as this account may not see its text: {grant}"
+        name = f"{self.kind} {self.db}.{self.name}"
+        return f"{name} may change any table, because this account may not see its text: {grant}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +169,8 @@ def tables_reached(
             reached[table] = unseen.unseen
         elif databases is not None and not any(_is_of(text, table.db) for text in texts):
             reached[table] = (
-                f"the server says that it changes tables of {table.db}, which nothing leads to that this account "
-                f"sees: {_GRANTS_FOR_NAMES}"
+                f"the server says that it changes tables of {table.db}, by objects that this account does not see: "
+                f"{_GRANTS_FOR_NAMES}"
             )
     return reached
 

@@ -65,7 +65,7 @@ class Resolved:
         added = [column for name, column in new.items() if name not in old]
         dropped = [column.name for name, column in old.items() if name not in new]
         if added and dropped:
-            return f"whether {', '.join(dropped)} became {added[0].name} or went cannot be told"
+            return f"whether {', '.join(dropped)} became {added[0].name} or was dropped is unknown"
         filled = {column.name: catalogue_fill(column) for column in added}
         unsure = {name: fill.unsure for name, fill in filled.items() if fill.unsure}
         computed = {name: why for name, why in self.computed.items() if name in filled}
@@ -88,14 +88,14 @@ class ServerResolver:
                 if never_logged(found.table) is not None:
                     return "as it is now, its rows are not logged (give it a history of TIMESTAMP(6))"
                 if (way := _bytes_between(log_files(connection, self._info), after, end)) > LOG_BYTES_MAX:
-                    return f"it was {way >> 20} MiB of log ago, too far to prove that the table has not changed since"
+                    return f"it was {way >> 20} MiB of log ago, too long to prove that the table has not changed since"
             start = replace(after, by_gtid=False, skip_events=0, skip_rows=0)
             dialect = dialect_of(self._info)
             for item in statements_between(self._info, start, end, self._open_log):
                 if _touches(item.statement, item.db, table, dialect_of_session(dialect, item.session)):
                     return f"the table has changed again since ({item.position}: {shown(item.statement)})"
         except (SourceError, pymysql.MySQLError) as cause:
-            return f"the server cannot say how {table} looks: {cause}"
+            return f"the server cannot describe {table}: {cause}"
         return found
 
     def _now(self, connection: Connection[Any], table: TableId) -> tuple[Resolved, BinlogOffset]:

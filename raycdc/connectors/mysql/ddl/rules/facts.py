@@ -51,12 +51,12 @@ OF_A_TOOL = Ignore("rows of a schema change tool's table are never read; what is
 REPAIRS_NONE = Ignore("REPAIR TABLE does nothing to tables of this engine")
 OF_DEFAULTS = Ignore("a database's defaults are for tables that are created later")
 DROPS_NONE = Ignore("no table of the dropped name was followed, so that its target has no rows of one")
-CHANGES_NOTHING = Ignore("the table is the same before and behind it, in all that is carried")
+CHANGES_NOTHING = Ignore("the table is the same before and after it, in everything that targets get")
 STAYS_PARKED = Ignore("the table is parked, and the event that it waits for is the same as before")
-ROWS_OF_PARKED = Ignore("no row of a parked table is passed on, and it is looked at again before one is")
-KEEPS_ITS_NAME = Ignore("behind all renames of the statement the table has the name that it had before")
+ROWS_OF_PARKED = Ignore("no row of a parked table is passed on, and it is probed again before its rows are")
+KEEPS_ITS_NAME = Ignore("after all renames of the statement the table has the same name as before")
 OF_ANOTHER_NAME = Ignore("the name is not captured")
-BETWEEN_RENAMES = Ignore("its tool has the table ready that gets the name next, and a name without a table has no rows")
+BETWEEN_RENAMES = Ignore("a tool will give the name to its copy next, and a name without a table has no rows")
 NOT_FOLLOWED = Ignore("no table of the name was followed, so that its target has no rows of one")
 
 

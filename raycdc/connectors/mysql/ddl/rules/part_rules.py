@@ -126,7 +126,7 @@ def is_not_captured(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None
     given_up = facts.tools.apply(ddl, part.statement.dialect, facts.defaults.of(ddl.table.db))
     if given_up is None:
         return reasons.OF_A_TOOL
-    why = f"{given_up} was renamed away, and what was to take its place is gone"
+    why = f"{given_up} was renamed away, and the table that was to replace it is unknown"
     return part.statement.refused(facts, why, phase=ParkedPhase.ENDED, tables=[given_up])
 
 
@@ -143,7 +143,7 @@ def may_have_been_there(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | 
         return None
     if not facts.server.was_there_before(part.statement.item, ddl):
         return None
-    why = f"{ddl.table} may have been there before, unknown here, and then the log has not all of its rows"
+    why = f"{ddl.table} may have existed before, and then the log lacks some of its rows"
     return part.statement.refused(facts, why, again=True, tables=[ddl.table])
 
 
@@ -257,7 +257,7 @@ def may_have_other_rows(given: GivenName, facts: HistoryFacts) -> MySqlVerdict |
     old = role is not None and role[1] == "old" and "/* gh-ost */" not in given.statement.text
     if not old and (shadow is None or shadow.owner == given.name):
         return None
-    why = f"nothing says that the rows of {given.before} are those of {given.name}"
+    why = f"it is unknown if the rows of {given.before} are those of {given.name}"
     return Resnapshot(given.refusal(why), (given.name,))
 
 

@@ -26,7 +26,7 @@ from raycdc.model.evolution import CreateTableEvent
 from raycdc.source.tables.parked_tables import ParkedKind
 from raycdc.source.tables.verdicts import Follow, Park, Resnapshot, Rule, TableEffect
 
-_REPAIRED = "REPAIR may have taken rows away, which the log does not show"
+_REPAIRED = "REPAIR may have removed rows, which the log does not show"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def leaves_nothing_to_decide(named: NamedParked, facts: HistoryFacts) -> MySqlVe
     leaves = begins_with("DROP", item.statement) or begins_with("RENAME", item.statement)
     if not leaves or not facts.parked.is_over(named.table):
         return None
-    return Resnapshot(f"{item.position}: it may be gone, or another one now: {shown(item.statement)}", (named.table,))
+    return Resnapshot(f"{item.position}: it may have been dropped or replaced: {shown(item.statement)}", (named.table,))
 
 
 def stays_parked(_: NamedParked, __: HistoryFacts) -> MySqlVerdict:

@@ -244,7 +244,7 @@ def prefix_note(connection: Connection[Any], table: MySqlTable, named: str | Non
         return ""
     other = _other_key(table, parts)
     how = "in one piece" if other is None else f"in chunks of {other}"
-    return f"{table.id}: its primary key has only the beginnings of {first.name}, so it is read {how}."
+    return f"{table.id}: its primary key has only prefixes of {first.name}, so it is read {how}."
 
 
 def _other_key(table: MySqlTable, parts: Sequence[_Part]) -> str | None:

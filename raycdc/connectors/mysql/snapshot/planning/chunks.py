@@ -182,7 +182,9 @@ def _first_value(connection: Connection[Any], key: IndexedKey, direction: Litera
     )
     value = keys.from_server(key.column, rows[0][0]) if rows else None
     if value is None:
-        raise SourceUnavailableError(f"{key.table}: the rows of a key went while its chunks were planned. Try again.")
+        raise SourceUnavailableError(
+            f"{key.table}: the rows of a key were deleted while its chunks were planned. Try again."
+        )
     return value
 
 

@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raycdc.core.compiled import njit
+from raycdc.core.loops.hash_loops import mixed
 
 #: The state of the hash before the first column.
 FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
-_FINISH_1 = np.uint64(0xFF51AFD7ED558CCD)
-_FINISH_2 = np.uint64(0xC4CEB9FE1A85EC53)
-_HALF = np.uint64(33)
 #: The byte that stands for NULL, and that separates the values of two columns.
 _MARK = np.uint64(0x9E3779B97F4A7C15)
 
@@ -54,7 +52,4 @@ def mix_bytes(
 def finish(hashes: NDArray[np.uint64]) -> None:
     """Mix the bits of each hash, so that a change of any bit changes half of them."""
     for row in range(len(hashes)):
-        code = hashes[row]
-        code = (code ^ (code >> _HALF)) * _FINISH_1
-        code = (code ^ (code >> _HALF)) * _FINISH_2
-        hashes[row] = code ^ (code >> _HALF)
+        hashes[row] = mixed(hashes[row])

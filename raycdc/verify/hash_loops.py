@@ -9,25 +9,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from raycdc.core.compiled import inlined, load, njit
+from raycdc.core.compiled import load, njit
+from raycdc.core.loops.hash_loops import mixed
 
-_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
-_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0xA0761D6478BD642F)
-_HALF = np.uint64(33)
 
 #: The status of a key, in the output of `compare`.
 MISSING = 1
 EXTRA = 2
 CHANGED = 3
-
-
-@inlined
-def _mixed(code: np.uint64) -> np.uint64:
-    code = (code ^ (code >> _HALF)) * _MIX_1
-    code = (code ^ (code >> _HALF)) * _MIX_2
-    return code ^ (code >> _HALF)
 
 
 @njit
@@ -39,9 +30,9 @@ def mix_words(
         code = hashes[row] * _STEP + np.uint64(salt)
         if len(valid) == 0 or valid[row]:
             for index in range(row * width, row * width + width):
-                code = _mixed(code ^ words[index]) + _STEP
+                code = mixed(code ^ words[index]) + _STEP
         else:
-            code = _mixed(code ^ _NULL)
+            code = mixed(code ^ _NULL)
         hashes[row] = code
 
 
@@ -59,16 +50,16 @@ def mix_bytes(
         if len(valid) == 0 or valid[row]:
             at, end = ends[row], ends[row + 1]
             # The length comes first: a text of zeros must differ from a longer one.
-            code = _mixed(code ^ np.uint64(end - at)) + _STEP
+            code = mixed(code ^ np.uint64(end - at)) + _STEP
             while at + 8 <= end:
-                code = _mixed(code ^ np.uint64(load(data, at, 64))) + _STEP
+                code = mixed(code ^ np.uint64(load(data, at, 64))) + _STEP
                 at += 8
             rest = np.uint64(0)
             for index in range(at, end):
                 rest = (rest << np.uint64(8)) | np.uint64(data[index])
-            code = _mixed(code ^ rest)
+            code = mixed(code ^ rest)
         else:
-            code = _mixed(code ^ _NULL)
+            code = mixed(code ^ _NULL)
         hashes[row] = code
 
 
@@ -76,7 +67,7 @@ def mix_bytes(
 def finish(hashes: NDArray[np.uint64]) -> None:
     """Every bit moves half of the hash."""
     for row in range(len(hashes)):
-        hashes[row] = _mixed(hashes[row])
+        hashes[row] = mixed(hashes[row])
 
 
 @njit
@@ -96,7 +87,7 @@ def sums(
         index = np.int64(keys[row] >> np.uint64(shift))
         counts[index] += np.uint64(1)
         first[index] += rows[row]
-        second[index] += _mixed(rows[row] + _STEP)
+        second[index] += mixed(rows[row] + _STEP)
 
 
 @njit

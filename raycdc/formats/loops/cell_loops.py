@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 
 from raycdc.core.compiled import copy
+from raycdc.core.loops.byte_loops import hex_digit
+from raycdc.core.loops.compiling import helper, inlined
+from raycdc.core.loops.number_loops import digits_text, negate, tenth
 from raycdc.formats.loops.code_loops import (
     AMBIGUOUS_DECIMAL,
     C_BASE,
@@ -58,7 +61,6 @@ from raycdc.formats.loops.code_loops import (
     WRONG_KIND,
     ZERO_DATES,
 )
-from raycdc.formats.loops.compiling import helper, inlined
 from raycdc.formats.loops.number_loops import (
     base64_into,
     base64_length,
@@ -66,7 +68,6 @@ from raycdc.formats.loops.number_loops import (
     decimal_wire,
     fits,
     fits_float,
-    negate,
     simple_integer,
     to_bool,
     to_decimal,
@@ -84,7 +85,6 @@ from raycdc.formats.loops.tape_loops import (
     NULL,
     OBJECT,
     STRING,
-    hex_digit,
     plain_text,
     unescape,
 )
@@ -130,14 +130,6 @@ def _bytes(data: Any, at: Any, end: Any, wire: Any, out: Any, to: Any) -> Any:
 
 
 @helper
-def _write_digits(out: Any, to: Any, value: Any, count: Any) -> Any:
-    for i in range(count - 1, -1, -1):
-        out[to + i] = 48 + value % 10
-        value //= 10
-    return to + count
-
-
-@helper
 def _time(data: Any, kind: Any, at: Any, end: Any, wire: Any, fraction: Any, out: Any, to: Any) -> Any:
     """Write a time of day or a duration, given as a number, as MySQL prints it. Returns (error, end)."""
     if kind != INTEGER:
@@ -159,11 +151,11 @@ def _time(data: Any, kind: Any, at: Any, end: Any, wire: Any, fraction: Any, out
     while hours >= limit:
         width += 1
         limit *= 10
-    to = _write_digits(out, to, hours, width)
+    to = digits_text(hours, width, out, to)
     out[to] = 58
-    to = _write_digits(out, to + 1, seconds // 60 % 60, 2)
+    to = digits_text(seconds // 60 % 60, 2, out, to + 1)
     out[to] = 58
-    to = _write_digits(out, to + 1, seconds % 60, 2)
+    to = digits_text(seconds % 60, 2, out, to + 1)
     if fraction == 0 and micros != 0:
         fraction = np.int64(6)
     if fraction > 0:
@@ -172,7 +164,7 @@ def _time(data: Any, kind: Any, at: Any, end: Any, wire: Any, fraction: Any, out
             if micros % 10 != 0:
                 return TOO_PRECISE, to
             micros //= 10
-        to = _write_digits(out, to + 1, micros, fraction)
+        to = digits_text(micros, fraction, out, to + 1)
     return OK, to
 
 
@@ -211,22 +203,6 @@ def _labels(tape: Any, token: Any, out: Any, to: Any) -> Any:
 
 
 @helper
-def _tenth(high: Any, low: Any) -> Any:
-    """Return 128 bits divided by ten, by long division of 32 bits at a time: (high, low, rest)."""
-    ten = np.uint64(10)
-    half = np.uint64(32)
-    mask = np.uint64(0xFFFFFFFF)
-    part = high >> half
-    top = part // ten
-    part = ((part % ten) << half) | (high & mask)
-    new_high = (top << half) | (part // ten)
-    part = ((part % ten) << half) | (low >> half)
-    top = part // ten
-    part = ((part % ten) << half) | (low & mask)
-    return new_high, (top << half) | (part // ten), part % ten
-
-
-@helper
 def _variable(tape: Any, token: Any, out: Any, to: Any) -> Any:
     """Write ``{"scale": 2, "value": "AQ=="}`` as decimal text. Returns (error, end)."""
     scale = np.int64(-1)
@@ -252,7 +228,7 @@ def _variable(tape: Any, token: Any, out: Any, to: Any) -> Any:
     at = stop
     written = np.int64(0)
     while high != np.uint64(0) or low != np.uint64(0) or written <= scale:
-        high, low, rest = _tenth(high, low)
+        high, low, rest = tenth(high, low)
         if written == scale and scale > 0:
             at -= 1
             out[at] = 46

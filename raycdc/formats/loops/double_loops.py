@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from raycdc.core.compiled import external, helper
+from raycdc.core.loops.number_loops import number_text
 
 #: The room that a caller must leave: for the longest text, and for the C library's digits after it.
 DOUBLE_TEXT_MAX = 80
@@ -30,21 +31,6 @@ _POINT_MAX = 15  # MAX_DECPT_FOR_F_FORMAT of dtoa.cc
 _SUBNORMAL = 2.2250738585072014e-308
 _FRACTION_BITS = (1 << 52) - 1
 _TENS = np.array([10.0**i for i in range(23)])
-
-
-@helper
-def _whole(value: Any, out: Any, to: Any, digits: Any) -> Any:
-    """Write the digits of a whole number, with leading zeros up to `digits`."""
-    size = 1
-    rest = value
-    while rest >= 10:
-        rest //= 10
-        size += 1
-    size = max(size, digits)
-    for i in range(size - 1, -1, -1):
-        out[to + i] = 48 + value % 10
-        value //= 10
-    return to + size
 
 
 @helper
@@ -99,7 +85,7 @@ def _write_digits(out: Any, at: Any, digits: Any, point: Any, to: Any, servers: 
             out[to] = 45
             to += 1
             exponent = -exponent
-        return _whole(exponent, out, to, 1)
+        return number_text(exponent, 1, out, to)
     if point <= 0:
         out[to] = 48
         out[to + 1] = 46
@@ -159,11 +145,11 @@ def _written(bits: Any, out: Any, to: Any, servers: Any, point_zero: Any) -> Any
             if scaled / _TENS[decimals] == value:
                 number = np.int64(scaled)
                 power = np.int64(_TENS[decimals])
-                to = _whole(number // power, out, to, 1)
+                to = number_text(number // power, 1, out, to)
                 if decimals == 0 and not point_zero:
                     return to
                 out[to] = 46
-                return _whole(number % power, out, to + 1, max(decimals, 1))
+                return number_text(number % power, max(decimals, 1), out, to + 1)
     scratch = to + _SCRATCH_AT
     precision = 15 if value >= _SUBNORMAL else 1
     while True:

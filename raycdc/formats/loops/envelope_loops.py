@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.formats.loops.compiling import helper, inlined, njit
+from raycdc.core.loops.compiling import helper, inlined, njit
 from raycdc.formats.loops.tape_loops import (
     ABSENT,
     ARRAY,

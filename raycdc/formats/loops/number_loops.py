@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from raycdc.core.compiled import external
+from raycdc.core.loops.compiling import helper
+from raycdc.core.loops.number_loops import multiply_add, negate
 from raycdc.formats.loops.code_loops import (
     NOT_A_NUMBER,
     NOT_BASE64,
@@ -22,7 +24,6 @@ from raycdc.formats.loops.code_loops import (
     WIRE_PLAIN,
     WRONG_KIND,
 )
-from raycdc.formats.loops.compiling import helper
 from raycdc.formats.loops.tape_loops import FALSE, FRACTION, INTEGER, STRING, TRUE
 
 _strtod = external("strtod", "float64(voidptr, int64)")
@@ -42,24 +43,6 @@ def _base64_values() -> np.ndarray:
 
 
 _BASE64 = _base64_values()
-
-
-@helper
-def _multiply_add(high: Any, low: Any, factor: Any, addend: Any) -> Any:
-    """Return ``(high, low) * factor + addend`` in 128 bits. Factor and addend are below 2**31."""
-    mask = np.uint64(0xFFFFFFFF)
-    by = np.uint64(factor)
-    first = (low & mask) * by + np.uint64(addend)
-    second = (low >> np.uint64(32)) * by + (first >> np.uint64(32))
-    return np.uint64(high) * by + (second >> np.uint64(32)), (second << np.uint64(32)) | (first & mask)
-
-
-@helper
-def negate(high: Any, low: Any) -> Any:
-    """Return the two's complement of 128 bits."""
-    low = ~low + np.uint64(1)
-    high = ~high + (np.uint64(1) if low == np.uint64(0) else np.uint64(0))
-    return high, low
 
 
 @helper
@@ -136,14 +119,14 @@ def _exact(data: Any, at: Any, end: Any, precision: Any, scale: Any) -> Any:
         digits += 1
         if digits > precision:
             return OUT_OF_RANGE, negative, high, low
-        high, low = _multiply_add(high, low, 10, digit)
+        high, low = multiply_add(high, low, 10, digit)
     if digits > 0:
         zeros = weight + scale
         if zeros > 0:
             if digits + zeros > precision:
                 return OUT_OF_RANGE, negative, high, low
             for _ in range(zeros):
-                high, low = _multiply_add(high, low, 10, 0)
+                high, low = multiply_add(high, low, 10, 0)
     return OK, negative, high, low
 
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from raycdc.core.loops.compiling import helper, inlined, njit
 from raycdc.formats.loops.cell_loops import extended, is_unavailable, put_cell
 from raycdc.formats.loops.code_loops import ERROR_COLUMN, FULL, FULL_NEED, OK, PARTIAL, ROWS, UNAVAILABLE
-from raycdc.formats.loops.compiling import helper, inlined, njit
 from raycdc.formats.loops.envelope_loops import (
     ACTION,
     AFTER,

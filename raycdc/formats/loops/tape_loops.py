@@ -17,7 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raycdc.core.compiled import load
-from raycdc.formats.loops.compiling import helper, inlined
+from raycdc.core.loops.byte_loops import hex_digit
+from raycdc.core.loops.compiling import helper, inlined
+from raycdc.core.loops.string_loops import first_mark, marks
+from raycdc.core.loops.utf8_loops import HIGH_BITS, character_size, put_character
 
 OBJECT, ARRAY, STRING, ESCAPED, INTEGER, FRACTION, TRUE, FALSE, NULL = range(9)
 
@@ -34,12 +37,6 @@ KIND, AT, END, NEXT = 0, 1, 2, 3
 #: Indices into `Tape.state`. From `STACK` on it is scratch space.
 TOKENS, SPARE, STACK = 0, 1, 2
 STATE_SIZE = STACK + DEPTH_MAX + 16
-
-_ONES = 0x0101010101010101
-_HIGHS = -0x7F7F7F7F7F7F7F80
-_QUOTES = 0x2222222222222222
-_BACKSLASHES = 0x5C5C5C5C5C5C5C5C
-_BLANKS = 0x2020202020202020
 
 
 class Tape(NamedTuple):
@@ -89,18 +86,6 @@ def same_bytes(a: Any, a_at: Any, b: Any, b_at: Any, length: Any) -> Any:
     return ((load(a, a_at + done, 64) ^ load(b, b_at + done, 64)) & mask) == 0
 
 
-@inlined
-def hex_digit(byte: Any) -> Any:
-    """Return the value of a hexadecimal digit, or -1."""
-    if 48 <= byte <= 57:
-        return np.int64(byte) - 48
-    if 97 <= byte <= 102:
-        return np.int64(byte) - 87
-    if 65 <= byte <= 70:
-        return np.int64(byte) - 55
-    return np.int64(-1)
-
-
 @helper
 def hex4(data: Any, at: Any) -> Any:
     """Return four hexadecimal digits as a number, or a negative one."""
@@ -114,29 +99,6 @@ def hex4(data: Any, at: Any) -> Any:
 
 
 @helper
-def _utf8_length(data: Any, at: Any, end: Any) -> Any:
-    """Return the number of bytes of the well-formed multi-byte character at `at`, or 0."""
-    first = data[at]
-    if first < 0xC2:
-        return 0
-    if first < 0xE0:
-        return 2 if at + 1 < end and (data[at + 1] & 0xC0) == 0x80 else 0
-    if first < 0xF0:
-        if at + 2 >= end or (data[at + 1] & 0xC0) != 0x80 or (data[at + 2] & 0xC0) != 0x80:
-            return 0
-        if (first == 0xE0 and data[at + 1] < 0xA0) or (first == 0xED and data[at + 1] >= 0xA0):
-            return 0
-        return 3
-    if first > 0xF4 or at + 3 >= end:
-        return 0
-    if (data[at + 1] & 0xC0) != 0x80 or (data[at + 2] & 0xC0) != 0x80 or (data[at + 3] & 0xC0) != 0x80:
-        return 0
-    if (first == 0xF0 and data[at + 1] < 0x90) or (first == 0xF4 and data[at + 1] >= 0x90):
-        return 0
-    return 4
-
-
-@helper
 def _string(data: Any, at: Any, end: Any) -> Any:
     """Check the string whose first byte after the quote is `at`.
 
@@ -146,14 +108,10 @@ def _string(data: Any, at: Any, end: Any) -> Any:
     while True:
         while True:
             word = load(data, at, 64)
-            quote = word ^ _QUOTES
-            slash = word ^ _BACKSLASHES
-            invalid = (
-                ((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((word - _BLANKS) & ~word) | word
-            ) & _HIGHS
-            if invalid != 0:
-                lowest = invalid & -invalid
-                at += ((((lowest - 1) & _ONES) * _ONES) >> 56) - 1
+            # Quotes, escapes, control characters, and bytes of characters beyond ASCII.
+            marked = marks(word) | (word & HIGH_BITS)
+            if marked != 0:
+                at += first_mark(marked)
                 break
             at += 8
             if at >= end:
@@ -191,7 +149,7 @@ def _string(data: Any, at: Any, end: Any) -> Any:
             return at, escaped, CONTROL_CHARACTER
         else:
             while at < end and data[at] >= 128:
-                size = _utf8_length(data, at, end)
+                size = character_size(data, at, end)
                 if size == 0:
                     return at, escaped, BAD_UTF8
                 at += size
@@ -275,28 +233,6 @@ def unescape(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
             at += 6
         to = put_character(point, out, to)
     return to
-
-
-@helper
-def put_character(point: Any, out: Any, to: Any) -> Any:
-    """Write a code point as UTF-8."""
-    if point < 0x80:
-        out[to] = point
-        return to + 1
-    if point < 0x800:
-        out[to] = 0xC0 | (point >> 6)
-        out[to + 1] = 0x80 | (point & 0x3F)
-        return to + 2
-    if point < 0x10000:
-        out[to] = 0xE0 | (point >> 12)
-        out[to + 1] = 0x80 | ((point >> 6) & 0x3F)
-        out[to + 2] = 0x80 | (point & 0x3F)
-        return to + 3
-    out[to] = 0xF0 | (point >> 18)
-    out[to + 1] = 0x80 | ((point >> 12) & 0x3F)
-    out[to + 2] = 0x80 | ((point >> 6) & 0x3F)
-    out[to + 3] = 0x80 | (point & 0x3F)
-    return to + 4
 
 
 @helper

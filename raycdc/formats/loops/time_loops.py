@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from raycdc.core.loops.calendar_loops import NO_DATE, date_days
+from raycdc.core.loops.compiling import helper
 from raycdc.formats.loops.code_loops import (
     NOT_A_TIME,
     NULL_VALUE,
@@ -20,34 +22,11 @@ from raycdc.formats.loops.code_loops import (
     WIRE_SECONDS,
     WRONG_KIND,
 )
-from raycdc.formats.loops.compiling import helper
 from raycdc.formats.loops.number_loops import to_integer
 from raycdc.formats.loops.tape_loops import INTEGER, STRING
 
-_MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtype=np.int64)
 _MINUTE_US = 60_000_000
 _DAY_US = 86_400_000_000
-_NO_DATE = -(1 << 62)
-
-
-@helper
-def _days(year: Any, month: Any, day: Any) -> Any:
-    """Return the days since 1970-01-01 (proleptic Gregorian), or `_NO_DATE` for a date that does not exist.
-
-    Method: H. Hinnant, "chrono-compatible low-level date algorithms", days_from_civil.
-    """
-    if month < 1 or month > 12 or day < 1 or day > 31:
-        return np.int64(_NO_DATE)
-    limit = _MONTH_DAYS[month]
-    if month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
-        limit = 29
-    if day > limit:
-        return np.int64(_NO_DATE)
-    shifted = year - 1 if month <= 2 else year
-    era = shifted // 400
-    of_era = shifted - era * 400
-    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
-    return np.int64(era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468)
 
 
 @helper
@@ -89,14 +68,14 @@ def _zone(data: Any, at: Any, end: Any) -> Any:
 def moment(data: Any, at: Any, end: Any) -> Any:
     """Return (error, microseconds since 1970) of ``YYYY-MM-DD`` with or without a time of day and a zone.
 
-    A zero, partial or impossible date gives `_NO_DATE`, as elsewhere for MySQL.
+    A zero, partial or impossible date gives `NO_DATE`, as elsewhere for MySQL.
     """
     year = _digits(data, at, end, 4)
     month = _digits(data, at + 5, end, 2)
     day = _digits(data, at + 8, end, 2)
     if year < 0 or month < 0 or day < 0 or data[at + 4] != 45 or data[at + 7] != 45:
         return NOT_A_TIME, np.int64(0)
-    days = _days(year, month, day)
+    days = date_days(year, month, day)
     at += 10
     micros = np.int64(0)
     if at < end:
@@ -134,8 +113,8 @@ def moment(data: Any, at: Any, end: Any) -> Any:
             if not ok:
                 return NOT_A_TIME, np.int64(0)
             micros -= offset
-    if days == _NO_DATE:
-        return OK, np.int64(_NO_DATE)
+    if days == NO_DATE:
+        return OK, np.int64(NO_DATE)
     return OK, days * _DAY_US + micros
 
 
@@ -163,7 +142,7 @@ def to_moment(data: Any, kind: Any, at: Any, end: Any, wire: Any, is_date: Any) 
     """Return the error, and the moment in microseconds, or a date in days."""
     if kind == STRING:
         error, micros = moment(data, at, end)
-        if error == OK and micros == _NO_DATE:
+        if error == OK and micros == NO_DATE:
             return NULL_VALUE, np.int64(0)
     elif kind == INTEGER:
         error, value = to_integer(data, kind, at, end)

@@ -34,7 +34,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     UNDEFINED,
 )
 from raycdc.core.compiled import load
-from raycdc.formats.loops.compiling import helper, inlined
+from raycdc.core.loops.compiling import helper, inlined
 
 
 @inlined
@@ -142,36 +142,3 @@ def value_end(data: Any, kind: Any, at: Any, end: Any) -> Any:
     else:
         return _rare_end(data, kind, at, end)
     return last if last <= end else np.int64(-1)
-
-
-@helper
-def is_utf8(data: Any, at: Any, end: Any) -> Any:
-    """Return True if the bytes are well-formed UTF-8 (RFC 3629.
-
-    No surrogates, no overlong forms, nothing above U+10FFFF).
-    """
-    high_bits = np.int64(-0x7F7F7F7F7F7F7F80)
-    while at < end:
-        while end - at >= 8 and (load(data, at, 64) & high_bits) == 0:
-            at += 8
-        if at >= end:
-            return True
-        byte = np.int64(data[at])
-        if byte < 0x80:
-            at += 1
-            continue
-        if byte < 0xC2 or byte > 0xF4:
-            return False
-        more = 1 if byte < 0xE0 else (2 if byte < 0xF0 else 3)
-        if end - at <= more:
-            return False
-        second = np.int64(data[at + 1])
-        lowest = 0xA0 if byte == 0xE0 else (0x90 if byte == 0xF0 else 0x80)
-        highest = 0x9F if byte == 0xED else (0x8F if byte == 0xF4 else 0xBF)
-        if second < lowest or second > highest:
-            return False
-        for i in range(2, more + 1):
-            if (data[at + i] & 0xC0) != 0x80:
-                return False
-        at += more + 1
-    return True

@@ -59,8 +59,8 @@ from raycdc.connectors.mongodb.bson.code_loops import (
 from raycdc.connectors.mongodb.bson.element_loops import container_end, name_end, value_end
 from raycdc.connectors.mongodb.bson.walk_loops import FieldArrays, document_row, find_name, same_name
 from raycdc.core.compiled import load
+from raycdc.core.loops.compiling import helper, njit
 from raycdc.formats.loops.code_loops import FULL, OK, ROWS
-from raycdc.formats.loops.compiling import helper, njit
 
 
 @helper

@@ -40,29 +40,26 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     TOO_DEEP,
     UNDEFINED,
 )
-from raycdc.connectors.mongodb.bson.element_loops import int32_at, is_utf8, name_end, value_end
+from raycdc.connectors.mongodb.bson.element_loops import int32_at, name_end, value_end
 from raycdc.connectors.mongodb.bson.number_loops import FLOATING, FRACTION, WHOLE, put_decimal, same_number
 from raycdc.connectors.mongodb.bson.text_loops import (
-    base64_text,
     decimal128_text,
-    hex_text,
-    integer_text,
     is_finite,
     moment_text,
     number_text,
-    put_word,
-    string_text,
 )
 from raycdc.core.compiled import load
+from raycdc.core.loops.byte_loops import base64_text, hex_text, put_word
+from raycdc.core.loops.compiling import helper
+from raycdc.core.loops.number_loops import integer_text
+from raycdc.core.loops.string_loops import WIDEST, string_text
+from raycdc.core.loops.utf8_loops import is_utf8
 from raycdc.formats.loops.code_loops import FULL, OK
-from raycdc.formats.loops.compiling import helper
 
 #: The room for the text around a value: the longest frame, the text of a number, and closing brackets.
 ROOM = 640
 #: The offset in this room at which a number is built, after its longest text.
 ASIDE = 400
-#: A character may become six bytes (``\\u0001``).
-WIDEST = 6
 _YEAR_10000_MS = 253402300800000
 
 
@@ -86,12 +83,18 @@ _TIME, _INCREMENT = _word('{"$timestamp":{"t":'), _word(',"i":')
 
 
 @helper
+def quoted_text(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
+    """Write a JSON string with its quotes; return the end."""
+    return string_text(data, at, end, out, to, False)
+
+
+@helper
 def _string(data: Any, at: Any, out: Any, to: Any) -> Any:
     """Write a BSON string, which begins with its length. Returns (outcome, end in `out`)."""
     last = at + 3 + int32_at(data, at)
     if not is_utf8(data, at + 4, last):
         return BAD_UTF8, to
-    return OK, string_text(data, at + 4, last, out, to)
+    return OK, quoted_text(data, at + 4, last, out, to)
 
 
 @helper
@@ -163,8 +166,8 @@ def _rare(data: Any, kind: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
         middle = name_end(data, at, end)
         if not is_utf8(data, at, middle) or not is_utf8(data, middle + 1, end - 1):
             return BAD_UTF8, to
-        to = string_text(data, at, middle, out, put_word(out, to, _REGEX))
-        to = string_text(data, middle + 1, end - 1, out, put_word(out, to, _OPTIONS))
+        to = quoted_text(data, at, middle, out, put_word(out, to, _REGEX))
+        to = quoted_text(data, middle + 1, end - 1, out, put_word(out, to, _OPTIONS))
         return OK, put_word(out, to, _END_TWO)
     if kind == DB_POINTER:
         error, to = _string(data, at, out, put_word(out, to, _POINTER))
@@ -261,7 +264,7 @@ def json_text(data: Any, kind: Any, at: Any, end: Any, spelling: Any, out: Any, 
                 return FULL, to + ROOM + WIDEST * (stop - name)
             if not is_utf8(data, name, stop):
                 return BAD_UTF8, to
-            to = string_text(data, name, stop, out, to)
+            to = quoted_text(data, name, stop, out, to)
             out[to] = 58
             to += 1
         at = stop + 1

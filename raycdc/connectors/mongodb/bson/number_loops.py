@@ -19,7 +19,7 @@ import numpy as np
 from raycdc.connectors.mongodb.bson.code_loops import DOUBLE, INT32, INT64
 from raycdc.connectors.mongodb.bson.element_loops import int32_at
 from raycdc.core.compiled import load
-from raycdc.formats.loops.compiling import helper
+from raycdc.core.loops.compiling import helper
 
 #: The results of `same_number`: an integer; the bits of a double; signed digits and a power of ten; the number itself.
 WHOLE, FLOATING, FRACTION, ITSELF = range(4)

@@ -13,7 +13,7 @@ import numpy as np
 from raycdc.connectors.mongodb.bson.code_loops import ARRAY, DOCUMENT
 from raycdc.connectors.mongodb.bson.element_loops import container_end, name_end, value_end
 from raycdc.core.compiled import copy
-from raycdc.formats.loops.compiling import helper, njit
+from raycdc.core.loops.compiling import helper, njit
 
 _CURSOR, _FIRST, _NEXT = (np.frombuffer(name, np.uint8).copy() for name in (b"cursor", b"firstBatch", b"nextBatch"))
 

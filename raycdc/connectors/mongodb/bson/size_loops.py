@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raycdc.connectors.mongodb.bson.element_loops import container_end
-from raycdc.formats.loops.compiling import njit
+from raycdc.core.loops.compiling import njit
 
 
 @njit

@@ -53,10 +53,14 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     UNDEFINED,
     UUID,
 )
-from raycdc.connectors.mongodb.bson.element_loops import int32_at, is_utf8
+from raycdc.connectors.mongodb.bson.element_loops import int32_at
 from raycdc.connectors.mongodb.bson.json_loops import json_text
-from raycdc.connectors.mongodb.bson.text_loops import decimal128_text, hex_text, integer_text, uuid_text
+from raycdc.connectors.mongodb.bson.text_loops import decimal128_text, uuid_text
 from raycdc.core.compiled import copy, load
+from raycdc.core.loops.byte_loops import hex_text
+from raycdc.core.loops.compiling import helper, inlined
+from raycdc.core.loops.number_loops import integer_text
+from raycdc.core.loops.utf8_loops import is_utf8
 from raycdc.formats.loops import code_loops as cells
 from raycdc.formats.loops.cell_loops import put_null
 from raycdc.formats.loops.code_loops import (
@@ -84,7 +88,6 @@ from raycdc.formats.loops.code_loops import (
     S_BASE,
     S_ROOM,
 )
-from raycdc.formats.loops.compiling import helper, inlined
 from raycdc.formats.loops.number_loops import to_decimal
 from raycdc.formats.loops.tape_loops import STRING as TEXT_TOKEN
 

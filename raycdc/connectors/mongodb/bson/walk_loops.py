@@ -39,14 +39,15 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     TWICE,
     UNDEFINED,
 )
-from raycdc.connectors.mongodb.bson.element_loops import container_end, is_utf8, name_end, value_end
-from raycdc.connectors.mongodb.bson.json_loops import ROOM, WIDEST, json_text
-from raycdc.connectors.mongodb.bson.text_loops import string_text
+from raycdc.connectors.mongodb.bson.element_loops import container_end, name_end, value_end
+from raycdc.connectors.mongodb.bson.json_loops import ROOM, json_text, quoted_text
 from raycdc.connectors.mongodb.bson.value_loops import is_own, put_any, put_value
 from raycdc.core.compiled import copy
+from raycdc.core.loops.compiling import helper, inlined, njit
+from raycdc.core.loops.string_loops import WIDEST
+from raycdc.core.loops.utf8_loops import is_utf8
 from raycdc.formats.loops.cell_loops import put_null
 from raycdc.formats.loops.code_loops import C_SLOT, C_WIRE, FULL, FULL_NEED, FULL_SLOT, OK, ROWS, S_BASE, S_ROOM
-from raycdc.formats.loops.compiling import helper, inlined, njit
 
 
 class FieldArrays(NamedTuple):
@@ -205,7 +206,7 @@ def _put_rest(data: Any, fields: Any, count: Any, last: Any, a: Any, column: Any
         if not is_utf8(data, name, stop):
             return BAD_UTF8
         a.vdata[to] = 123 if i == 0 else 44
-        to = string_text(data, name, stop, a.vdata, to + 1)
+        to = quoted_text(data, name, stop, a.vdata, to + 1)
         a.vdata[to] = 58
         kind = np.int64(data[at])
         over = value_end(data, kind, stop + 1, last)

@@ -45,10 +45,10 @@ from raycdc.connectors.mysql.values.arena_loops import (
     COLUMN_LABEL,
     FAILED_COLUMN,
     FAILED_ROW,
-    write_number,
 )
 from raycdc.connectors.mysql.values.block_loops import write_block
 from raycdc.core.compiled import copy, helper, njit
+from raycdc.core.loops.number_loops import number_text
 
 
 @helper
@@ -141,10 +141,10 @@ def position_texts(name: Any, positions: Any, row_number: Any, offsets: Any, out
             copy(name, 0, out, to, len(name))
             to += len(name)
             out[to] = 58
-            to = write_number(out, to + 1, positions[r], 1)
+            to = number_text(positions[r], 1, out, to + 1)
             out[to] = 58
             to += 1
             prefix = to - start
-        to = write_number(out, to, row_number[r], 1)
+        to = number_text(row_number[r], 1, out, to)
         offsets[r + 1] = to
     return to

@@ -23,6 +23,7 @@ from raycdc.connectors.mysql.values.arena_loops import (
     has_room,
 )
 from raycdc.core.compiled import copy, helper, inlined, load
+from raycdc.core.loops.utf8_loops import HIGH_BITS, put_character
 
 FAMILY_UTF8 = 0  # the bytes are UTF-8 already (checked per batch)
 FAMILY_SINGLE = 1  # 256 code points
@@ -47,29 +48,6 @@ GB18030_TABLE = 39420
 GB18030_PLANES = 189000
 
 _REPLACEMENT = 0xFFFD
-_HIGH_BITS = np.int64(-9187201950435737472)  # 0x8080808080808080
-
-
-@inlined
-def _put_point(vdata: Any, out: Any, point: Any) -> Any:
-    """Write a code point as UTF-8. Returns the position after it."""
-    if point < 0x80:
-        vdata[out] = point
-        return out + 1
-    if point < 0x800:
-        vdata[out] = 0xC0 | (point >> 6)
-        vdata[out + 1] = 0x80 | (point & 0x3F)
-        return out + 2
-    if point < 0x10000:
-        vdata[out] = 0xE0 | (point >> 12)
-        vdata[out + 1] = 0x80 | ((point >> 6) & 0x3F)
-        vdata[out + 2] = 0x80 | (point & 0x3F)
-        return out + 3
-    vdata[out] = 0xF0 | (point >> 18)
-    vdata[out + 1] = 0x80 | ((point >> 12) & 0x3F)
-    vdata[out + 2] = 0x80 | ((point >> 6) & 0x3F)
-    vdata[out + 3] = 0x80 | (point & 0x3F)
-    return out + 4
 
 
 @inlined
@@ -147,7 +125,7 @@ def converted(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any,
     while a < end:
         if ascii_half and a + 8 <= end:
             word = load(data, a, 64)
-            if word & _HIGH_BITS == 0:
+            if word & HIGH_BITS == 0:
                 copy(data, a, vdata, out, 8)
                 a += 8
                 out += 8
@@ -159,7 +137,7 @@ def converted(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any,
         if point < 0:
             lost += 1
             point = np.int64(_REPLACEMENT)
-        out = _put_point(vdata, out, point)
+        out = put_character(point, vdata, out)
         a += taken
     return out, lost
 

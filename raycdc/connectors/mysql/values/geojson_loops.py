@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from raycdc.connectors.mysql.values.json_loops import JSON_CORRUPT, JSON_NO_ROOM
-from raycdc.core.compiled import helper, inlined, load
+from raycdc.core.compiled import helper, load
+from raycdc.core.loops.byte_loops import put_word
 from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, double_text
 
 _NAMES = np.frombuffer(
@@ -30,13 +31,6 @@ _HEADER_BYTES = 5
 _SRID_BYTES = 4
 #: The text that may be written between two checks for room, without numbers.
 _ROOM = 64
-
-
-@inlined
-def _put(text: Any, out: Any, to: Any) -> Any:
-    for i in range(len(text)):
-        out[to + i] = text[i]
-    return to + len(text)
 
 
 @helper
@@ -154,7 +148,7 @@ def geojson_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, st
         p += _HEADER_BYTES
         if kind < _POINT or kind > _COLLECTION:
             return JSON_CORRUPT
-        to = _put(_TYPE, out, to)
+        to = put_word(out, to, _TYPE)
         for i in range(_NAME_BYTES):
             letter = _NAMES[(kind - 1) * _NAME_BYTES + i]
             if letter != 0:
@@ -163,14 +157,14 @@ def geojson_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, st
         if kind == _COLLECTION:
             if p + 4 > end or depth == len(stack):
                 return JSON_CORRUPT
-            to = _put(_GEOMETRIES, out, to)
+            to = put_word(out, to, _GEOMETRIES)
             stack[depth, 0] = load(data, p, 32)
             depth += 1
             p += 4
             if stack[depth - 1, 0] > 0:
                 continue
         else:
-            to = _put(_COORDINATES, out, to)
+            to = put_word(out, to, _COORDINATES)
             p, to = _coordinates(data, p, end, kind, out, to, limit)
             if to < 0:
                 return to

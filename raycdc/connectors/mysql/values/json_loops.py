@@ -17,6 +17,9 @@ import numpy as np
 from raycdc.connectors.mysql.values.arena_loops import little_endian, little_endian_signed
 from raycdc.connectors.mysql.values.number_loops import decimal_bytes, decimal_text
 from raycdc.core.compiled import helper, inlined
+from raycdc.core.loops.byte_loops import base64_text
+from raycdc.core.loops.number_loops import INTEGER_TEXT_MAX, digits_text, integer_text, number_text
+from raycdc.core.loops.string_loops import WIDEST, string_size, string_text
 from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, server_double_text
 
 JSON_NO_ROOM = -1
@@ -25,8 +28,6 @@ JSON_CORRUPT = -2
 _DEPTH_MAX = 101  # JSON_DOCUMENT_MAX_DEPTH, plus one for the value itself
 STACK_SHAPE = (_DEPTH_MAX, 5)
 
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
-_BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8).copy()
 _LITERALS = np.frombuffer(b"null\0true\0false", np.uint8).copy()
 _OPAQUE_HEAD = np.frombuffer(b'"base64:type', np.uint8).copy()
 
@@ -47,81 +48,25 @@ def _copy(source: Any, at: Any, length: Any, out: Any, to: Any, limit: Any) -> A
 @helper
 def _unsigned(value: Any, out: Any, to: Any, limit: Any) -> Any:
     """Write the digits of an unsigned 64-bit number."""
-    size = 1
-    rest = value
-    while rest >= np.uint64(10):
-        rest //= np.uint64(10)
-        size += 1
-    if to + size > limit:
+    if to + INTEGER_TEXT_MAX > limit:
         return JSON_NO_ROOM
-    for i in range(size - 1, -1, -1):
-        out[to + i] = np.uint64(48) + value % np.uint64(10)
-        value //= np.uint64(10)
-    return to + size
+    return number_text(value, 1, out, to)
 
 
 @helper
 def _signed(value: Any, out: Any, to: Any, limit: Any) -> Any:
-    if value >= 0:
-        return _unsigned(np.uint64(value), out, to, limit)
-    if to + 1 > limit:
+    if to + INTEGER_TEXT_MAX > limit:
         return JSON_NO_ROOM
-    out[to] = 45
-    return _unsigned(~np.uint64(value) + np.uint64(1), out, to + 1, limit)
-
-
-@inlined
-def _padded(value: Any, digits: Any, out: Any, to: Any) -> Any:
-    for i in range(digits - 1, -1, -1):
-        out[to + i] = 48 + value % 10
-        value //= 10
-    return to + digits
+    return integer_text(value, out, to)
 
 
 @helper
 def _string(source: Any, at: Any, length: Any, out: Any, to: Any, limit: Any) -> Any:
     """Write a quoted string, escaped like the server does (json_dom.cc, ``double_quote``)."""
-    if to + length + 2 > limit:
+    # Counting the bytes is a second pass, and only needed if the widest text does not fit.
+    if to + WIDEST * length + 2 > limit and to + string_size(source, at, at + length, True) > limit:
         return JSON_NO_ROOM
-    out[to] = 34
-    to += 1
-    for i in range(length):
-        byte = source[at + i]
-        short: Any = 0
-        if byte == 34 or byte == 92:
-            short = np.int64(byte)
-        elif byte < 32:
-            if byte == 8:
-                short = 98
-            elif byte == 9:
-                short = 116
-            elif byte == 10:
-                short = 110
-            elif byte == 12:
-                short = 102
-            elif byte == 13:
-                short = 114
-            else:
-                short = 117
-        if to + 7 > limit:
-            return JSON_NO_ROOM
-        if short == 0:
-            out[to] = byte
-            to += 1
-            continue
-        out[to] = 92
-        out[to + 1] = short
-        to += 2
-        if short == 117:
-            out[to] = 48
-            out[to + 1] = 48
-            out[to + 2] = _HEX[byte >> 4]
-            out[to + 3] = _HEX[byte & 15]
-            to += 4
-    if to + 1 > limit:
-        return JSON_NO_ROOM
-    out[to] = 34
-    return to + 1
+    return string_text(source, at, at + length, out, to, True)
 
 
 @helper
@@ -155,24 +100,24 @@ def _temporal(source: Any, at: Any, kind: Any, out: Any, to: Any, limit: Any) ->
     if kind != 11:
         days = whole >> 17
         month = days >> 5
-        to = _padded(month // 13, 4, out, to)
+        to = digits_text(month // 13, 4, out, to)
         out[to] = 45
-        to = _padded(month % 13, 2, out, to + 1)
+        to = digits_text(month % 13, 2, out, to + 1)
         out[to] = 45
-        to = _padded(days & 31, 2, out, to + 1)
+        to = digits_text(days & 31, 2, out, to + 1)
         if kind != 10:
             out[to] = 32
             to += 1
         whole &= 0x1FFFF
     if kind != 10:
         hours = (whole >> 12) & 1023
-        to = _padded(hours, 3 if hours > 99 else 2, out, to)
+        to = digits_text(hours, 3 if hours > 99 else 2, out, to)
         out[to] = 58
-        to = _padded((whole >> 6) & 63, 2, out, to + 1)
+        to = digits_text((whole >> 6) & 63, 2, out, to + 1)
         out[to] = 58
-        to = _padded(whole & 63, 2, out, to + 1)
+        to = digits_text(whole & 63, 2, out, to + 1)
         out[to] = 46
-        to = _padded(micros, 6, out, to + 1)
+        to = digits_text(micros, 6, out, to + 1)
     out[to] = 34
     return to + 1
 
@@ -209,17 +154,7 @@ def _opaque(source: Any, at: Any, end: Any, out: Any, to: Any, limit: Any) -> An
     to = _unsigned(np.uint64(kind), out, to, limit)
     out[to] = 58
     to += 1
-    for i in range(0, length, 3):
-        chunk = np.int64(source[start + i]) << 16
-        if i + 1 < length:
-            chunk |= np.int64(source[start + i + 1]) << 8
-        if i + 2 < length:
-            chunk |= np.int64(source[start + i + 2])
-        out[to] = _BASE64[chunk >> 18]
-        out[to + 1] = _BASE64[(chunk >> 12) & 63]
-        out[to + 2] = _BASE64[(chunk >> 6) & 63] if i + 1 < length else 61
-        out[to + 3] = _BASE64[chunk & 63] if i + 2 < length else 61
-        to += 4
+    to = base64_text(source, start, start + length, out, to)
     out[to] = 34
     return to + 1
 

@@ -21,10 +21,10 @@ from raycdc.connectors.mysql.values.arena_loops import (
     FAILED_ROW,
     big_endian,
     little_endian,
-    multiply_add,
     store_decimal,
 )
 from raycdc.core.compiled import helper, inlined, load
+from raycdc.core.loops.number_loops import digits_text, multiply_add
 
 DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
 _POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
@@ -118,14 +118,6 @@ def printed_decimal(data: Any, at: Any, length: Any) -> Any:
 
 
 @helper
-def _digits(out: Any, at: Any, value: Any, count: Any) -> Any:
-    for i in range(count - 1, -1, -1):
-        out[at + i] = 48 + value % 10
-        value //= 10
-    return at + count
-
-
-@helper
 def decimal_text(data: Any, at: Any, precision: Any, scale: Any, out: Any, to: Any) -> Any:
     """Write a packed DECIMAL as the server prints it into ``out[to:]`` (room for precision + 4). Returns the end."""
     whole = precision - scale
@@ -136,11 +128,11 @@ def decimal_text(data: Any, at: Any, precision: Any, scale: Any, out: Any, to: A
     end = start
     width = DIGIT_BYTES[whole % 9]
     if width > 0:
-        end = _digits(out, end, _group(data, at, width, mask, True), whole % 9)
+        end = digits_text(_group(data, at, width, mask, True), whole % 9, out, end)
         at += width
         flip = False
     for _ in range(whole // 9):
-        end = _digits(out, end, _group(data, at, 4, mask, flip), 9)
+        end = digits_text(_group(data, at, 4, mask, flip), 9, out, end)
         at += 4
         flip = False
     zeros = 0
@@ -157,12 +149,12 @@ def decimal_text(data: Any, at: Any, precision: Any, scale: Any, out: Any, to: A
         out[end] = 46
         end += 1
         for _ in range(scale // 9):
-            end = _digits(out, end, _group(data, at, 4, mask, flip), 9)
+            end = digits_text(_group(data, at, 4, mask, flip), 9, out, end)
             at += 4
             flip = False
         width = DIGIT_BYTES[scale % 9]
         if width > 0:
-            end = _digits(out, end, _group(data, at, width, mask, flip), scale % 9)
+            end = digits_text(_group(data, at, width, mask, flip), scale % 9, out, end)
     if negative:
         out[to] = 45
     return end

@@ -24,20 +24,19 @@ from raycdc.connectors.mysql.values.arena_loops import (
     FAILED_ROW,
     has_room,
     little_endian,
-    write_number,
 )
 from raycdc.connectors.mysql.values.geojson_loops import geojson_text
 from raycdc.connectors.mysql.values.json_loops import JSON_NO_ROOM, json_text
 from raycdc.connectors.mysql.values.number_loops import decimal_text
 from raycdc.core.compiled import copy, helper, inlined
+from raycdc.core.loops.byte_loops import HEX
+from raycdc.core.loops.number_loops import number_text
 
 ADDRESS_UUID = 0
 ADDRESS_INET4 = 1
 ADDRESS_INET6 = 2
 
 ADDRESS_TEXT_MAX = 48
-
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
 
 
 @inlined
@@ -51,7 +50,7 @@ def _dotted(data: Any, at: Any, size: Any, index: Any, out: Any, to: Any) -> Any
         if i > 0:
             out[to] = 46
             to += 1
-        to = write_number(out, to, _byte(data, at, size, index + i), 1)
+        to = number_text(_byte(data, at, size, index + i), 1, out, to)
     return to
 
 
@@ -87,7 +86,7 @@ def _inet6(data: Any, at: Any, size: Any, out: Any, to: Any) -> Any:
         while shift > 0 and (value >> shift) == 0:
             shift -= 4
         while shift >= 0:
-            out[to] = _HEX[(value >> shift) & 15]
+            out[to] = HEX[(value >> shift) & 15]
             to += 1
             shift -= 4
         group += 1
@@ -109,8 +108,8 @@ def address_text(data: Any, at: Any, size: Any, form: Any, out: Any, to: Any) ->
             out[to] = 45
             to += 1
         byte = _byte(data, at, size, i)
-        out[to] = _HEX[byte >> 4]
-        out[to + 1] = _HEX[byte & 15]
+        out[to] = HEX[byte >> 4]
+        out[to + 1] = HEX[byte & 15]
         to += 2
     return to
 

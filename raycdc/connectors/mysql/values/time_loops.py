@@ -19,16 +19,15 @@ from raycdc.connectors.mysql.values.arena_loops import (
     COLUMN_DONE,
     COLUMN_FULL,
     FAILED_ROW,
-    NO_DATE,
     big_endian,
-    date_days,
     has_room,
     little_endian,
     little_endian_signed,
     put_null,
-    write_number,
 )
 from raycdc.core.compiled import helper, inlined, load
+from raycdc.core.loops.calendar_loops import NO_DATE, civil_date, date_days
+from raycdc.core.loops.number_loops import number_text
 
 # The formats of a date or time in log and result sets.
 FORM_DATE = 0  # row events: three bytes
@@ -189,35 +188,18 @@ def put_instants(
 
 @inlined
 def _put_clock(vdata: Any, out: Any, hours: Any, seconds: Any, micros: Any, fsp: Any) -> Any:
-    """Write ``hh:mm:ss`` and `fsp` digits of the fraction. `seconds` are those since the start of the day."""
-    out = write_number(vdata, out, hours, 2)
+    """Write ``hh:mm:ss`` and `fsp` digits of the fraction. `seconds` are those since the start of the hour."""
+    out = number_text(hours, 2, vdata, out)
     vdata[out] = 58
-    out = write_number(vdata, out + 1, seconds // 60, 2)
+    out = number_text(seconds // 60, 2, vdata, out + 1)
     vdata[out] = 58
-    out = write_number(vdata, out + 1, seconds % 60, 2)
+    out = number_text(seconds % 60, 2, vdata, out + 1)
     if fsp > 0:
         vdata[out] = 46
         for _ in range(6 - fsp):
             micros //= 10
-        out = write_number(vdata, out + 1, micros, fsp)
+        out = number_text(micros, fsp, vdata, out + 1)
     return out
-
-
-@inlined
-def _civil(days: Any) -> Any:
-    """Return (year, month, day) of a day on or after 1970-01-01.
-
-    Method: H. Hinnant, "chrono-compatible low-level date algorithms", civil_from_days.
-    """
-    shifted = days + 719468
-    era = shifted // 146097
-    of_era = shifted - era * 146097
-    of_400 = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
-    of_year = of_era - (365 * of_400 + of_400 // 4 - of_400 // 100)
-    shifted_month = (5 * of_year + 2) // 153
-    day = of_year - (153 * shifted_month + 2) // 5 + 1
-    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
-    return of_400 + era * 400 + (1 if month <= 2 else 0), month, day
 
 
 @helper
@@ -238,14 +220,14 @@ def put_date_texts(
                 seconds = instant % 86400
                 year, month, day = np.int64(0), np.int64(0), np.int64(0)
                 if instant != 0 or micros != 0:
-                    year, month, day = _civil(instant // 86400)
+                    year, month, day = civil_date(instant // 86400)
             else:
                 year, month, day, seconds, micros = _parts(data, at[i], size[i], form, fsp)
-            out = write_number(vdata, out, year % 10000, 4)
+            out = number_text(year % 10000, 4, vdata, out)
             vdata[out] = 45
-            out = write_number(vdata, out + 1, month % 100, 2)
+            out = number_text(month % 100, 2, vdata, out + 1)
             vdata[out] = 45
-            out = write_number(vdata, out + 1, day % 100, 2)
+            out = number_text(day % 100, 2, vdata, out + 1)
             if with_clock:
                 vdata[out] = 32
                 out = _put_clock(vdata, out + 1, seconds // 3600 % 100, seconds % 3600, micros % 1000000, fsp)

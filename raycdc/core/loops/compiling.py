@@ -1,4 +1,6 @@
-"""Compiles the formats' loops like `raycdc.core.compiled`, but without reference counts, and with inlined calls.
+"""Compiles loops like `raycdc.core.compiled`, but without reference counts, and with inlined calls.
+
+The loops of the formats, of BSON and of this package are compiled with it.
 
 numba passes a tuple of arrays by value, some eighty machine words for each call, and counts references around it. In
 loops over the cells of a row both cost more than the work. Nothing here owns memory, so `helper` and `njit` switch the

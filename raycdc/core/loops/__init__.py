@@ -1,0 +1,1 @@
+"""Compiled helpers that loops of several packages share: texts of bytes and numbers, UTF-8, dates, wide integers."""

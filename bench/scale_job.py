@@ -23,11 +23,10 @@ import pyarrow as pa
 from raycdc.core.startup_tuning import collect_seldom, without_collection
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.runtime.coordinator.coordinator_host import CoordinatorHost, CoordinatorStart
-from raycdc.source.protocol.api import ChunkSegments, EnumeratorStart, InputStatus
+from raycdc.source.protocol.api import Availability, ChunkSegments, EnumeratorStart, InputStatus
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.protocol.link import Link, SenderIdentity, read_packet
 from raycdc.source.protocol.source_event import ReaderRegistration
-from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.source_reader_base import ReaderContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator.incremental_enumerator import restore_or_create

@@ -44,7 +44,7 @@ from raycdc.driver.source_side import SourceSide, job_spec, new_launcher
 from raycdc.driver.start_retry import StartRetry
 from raycdc.driver.startup_checks import Start, begin, no_order, order_by
 from raycdc.errors import ClusterLostError, ConfigError, ExitCode, RaycdcError, SegmentUnavailableError, StateError
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.observe.events import Failed, Listener
 from raycdc.observe.events.log_file import LogFile
 from raycdc.observe.notify.notifier import Notifier
@@ -55,8 +55,8 @@ from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.server.service import ControlService
 from raycdc.source.tables.table_requests import complain_of_parked
+from raycdc.state.configured import FullBy
 from raycdc.state.drivers.holder import RunEnd
-from raycdc.state.full_changelog import FullBy
 from raycdc.state.store import CheckpointStore
 
 #: How often progress is reported, in seconds.

@@ -27,7 +27,7 @@ from raycdc.core.certificate_faults import Opening, TlsServer, certificate_fault
 from raycdc.core.connection_attempts import TRIES
 from raycdc.core.secrets import newest
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
-from raycdc.model.statement_redaction import without_literals
+from raycdc.model.redaction import without_literals
 
 #: Seconds the server waits for us to read or write before it drops the session: a reader that waits for the sink must
 #: not lose its result set.

@@ -28,9 +28,9 @@ from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.model.engines import FROM_BYTES
 from raycdc.model.rules.mask import Masks
+from raycdc.model.rules.rate_limit import Until
 from raycdc.model.rules.routes import Router
 from raycdc.model.rules.transform import Transforms
-from raycdc.model.rules.until import Until
 from raycdc.model.state_key import StateKey
 
 

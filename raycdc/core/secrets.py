@@ -12,7 +12,8 @@ They keep secrets outside of the configuration.
 
 ``$${`` stands for a literal ``${``. The value of a reference is never shown in a message. All values except environment
 variables may change later: a text with such a reference is a `Renewed`, and `newest` reads it again, which every client
-does before it logs in. A password can therefore be changed without a restart.
+does before it logs in. A password can therefore be changed without a restart. Secrets of tasks are in private files,
+which `private_text` reads: they must not appear in the tasks' arguments.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -401,3 +403,35 @@ def show_key_path(key_path: KeyPath) -> str:
     for part in key_path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
+
+
+_files_sent: dict[str, str] = {}
+
+
+def private_text(path: str) -> str:
+    """Return the content of a private file, either as it was sent to this process or as read on this machine.
+
+    Raises `OSError` if there is neither.
+    """
+    return _files_sent[path] if path in _files_sent else Path(path).read_text(encoding="utf-8")
+
+
+def all_private(folder: Path) -> dict[str, str]:
+    """Return the content of each private file of `folder`, by its path.
+
+    Other processes may write there meanwhile.
+    """
+    if not folder.is_dir():
+        return {}
+    found: dict[str, str] = {}
+    for path in folder.iterdir():
+        # A file is renamed to its final name at the end, so it may be gone under its first name.
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[str(path)] = path.read_text(encoding="utf-8")
+    return found
+
+
+def take_private(texts: Mapping[str, str]) -> None:
+    """Keep the content of files of another machine, so that `private_text` finds it."""
+    _files_sent.update(texts)

@@ -27,7 +27,7 @@ from raycdc.segments.tasks import TaskLog, TaskRunner
 from raycdc.sinks.api import UPSERT, SinkContext
 from raycdc.spark.lifecycle import SparkThread, TaskRules, activity, task_runner
 from raycdc.state.column_names import keep_column_names
-from raycdc.state.full_changelog import FullBy
+from raycdc.state.configured import FullBy
 from raycdc.state.store import CheckpointStore
 
 

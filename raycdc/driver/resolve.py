@@ -50,8 +50,16 @@ from raycdc.source.split import BackfillRows, StreamSplit
 from raycdc.source.tables.parking import LogStart, Refusal, Requests, TableRequest, with_requests
 from raycdc.source.tables.table_requests import all_again, ask, request_resnapshots, requests_of
 from raycdc.state.column_names import column_names
-from raycdc.state.configured import Difference, configured_keys, kept_texts, read_configured, write_configured
-from raycdc.state.full_changelog import FullBy, begun_with, keep_changelog
+from raycdc.state.configured import (
+    Difference,
+    FullBy,
+    begun_with,
+    configured_keys,
+    keep_changelog,
+    kept_texts,
+    read_configured,
+    write_configured,
+)
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 from raycdc.transform import PlainResolver, TransformedTables, TransformResolver, TransformUse

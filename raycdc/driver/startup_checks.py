@@ -40,7 +40,7 @@ from raycdc.config.checks import CheckResult
 from raycdc.delivery.record_keeper import KNOWN
 from raycdc.errors import ConfigError, RaycdcError, SinkError, StateError
 from raycdc.model.rules.names import misread
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.plugins import PluginGroup, load_plugin, missing_extra
 from raycdc.sinks.api import UPSERT, Sink
 from raycdc.state.drivers.holder import Holder

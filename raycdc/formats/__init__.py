@@ -44,7 +44,16 @@ __all__ = [
 
 
 def warm_up() -> None:
-    """Compile every loop of the formats into the user's cache. Quick if that was done before."""
-    from raycdc.formats.warm_up import compile_all
+    """Compile every loop of the formats into the user's cache, so that no reader compiles at its first message.
 
-    compile_all()
+    Takes about a minute the first time, and is quick afterwards.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from raycdc.formats.json.maxwell_json import MaxwellJson
+    from raycdc.formats.options import FormatOptions
+
+    decoder = MaxwellJson(FormatOptions(type="maxwell-json")).decoder()
+    message = b'{"database":"d","table":"t","type":"insert","ts":1,"data":{"a":1,"b":"x"}}'
+    decoder.decode(MessageBatch(Origin("warm"), pa.array([message], pa.large_binary()), np.zeros(1, np.int64)))

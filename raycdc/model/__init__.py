@@ -12,7 +12,7 @@ from raycdc.model.batch import (
     part_of,
     with_lost_values,
 )
-from raycdc.model.key_hash import key_hashes
+from raycdc.model.keys import key_hashes
 from raycdc.model.schema import Column, TableSchema
 from raycdc.model.table import TableId
 from raycdc.model.types import LogicalType, TypeKind

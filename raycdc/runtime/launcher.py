@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from raycdc.core.startup_tuning import without_collection
 from raycdc.model.engines import EngineName
 from raycdc.model.rules.mask import Masks
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.runtime.coordinator.coordinator_host import CoordinatorHost, CoordinatorStart
 from raycdc.runtime.reader.coordinator_connection import CoordinatorClient
 from raycdc.runtime.reader.reader_worker import ReaderIdentity, ReaderSettings, ReaderWorker

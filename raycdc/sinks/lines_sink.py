@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from raycdc.model.json_value import Json
+from raycdc.core.typed_codec import Json
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch, TargetT
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines

@@ -23,10 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
+from raycdc.core.typed_codec import LEFT_OUT, Json, JsonObject, stored
 from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.model import Column, TableId
-from raycdc.model.json_value import Json
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.database_columns import DatabasePlan
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raycdc.core.task_secrets import all_private, take_private
+from raycdc.core.secrets import all_private, take_private
 from raycdc.errors import RaycdcError, SinkError, error_by_name
 from raycdc.model.engines import FROM_BYTES, EngineName
 from raycdc.model.redaction import without_quotations
@@ -59,7 +59,7 @@ class SparkTaskRunner:
     ) -> None:
         """Create a runner that runs tasks in this process if their input is less than `from_bytes` in total.
 
-        `private` is the folder of secret texts for tasks on other machines (`raycdc.core.task_secrets`). `log` records
+        `private` is the folder of secret texts for tasks on other machines (`raycdc.core.secrets`). `log` records
         which engine ran the tasks.
         """
         self._spark = spark

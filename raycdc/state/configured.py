@@ -2,8 +2,9 @@
 (`raycdc.config.changes`).
 
 ``configured.json`` has `keys` with values as in TOML, by ``section.key``. For a key that may hold a credential it has
-only a digest. Keys that may change freely are left out. A state from before this document gets it at its next start
-without a comparison.
+only a digest. ``changelog.json`` records how changes are made a full changelog (``source.changelog``); a pipeline keeps
+its first setting forever. Keys that may change freely are left out. A state from before this document gets it at its
+next start without a comparison.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import sha256
 from typing import Any, TypeAlias
 
@@ -19,6 +21,7 @@ from pydantic import BaseModel
 from raycdc.config.changes import CLASSES, ConfigChangeClass, class_of, is_location, keys_of, may_hold_secret
 from raycdc.config.fields import Secret
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig
+from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.state.store import CheckpointStore
 
@@ -226,3 +229,34 @@ def _value(options: BaseModel, key: str) -> Any:
 def _digest(value: Any) -> str:
     text = value.reveal() if isinstance(value, Secret) else json.dumps(value, default=str, sort_keys=True)
     return f"sha256:{sha256(text.encode()).hexdigest()}"
+
+
+_CHANGELOG = "changelog.json"
+
+
+class FullBy(StrEnum):
+    """The origin of the row before a change: none (or none is needed), the source, or the state's row store."""
+
+    NOTHING = ""
+    SOURCE = "images"
+    ROW_STORE = "known rows"
+
+
+def keep_changelog(store: CheckpointStore, full_by: FullBy) -> None:
+    """Record the origin. Before the first sealed epoch, each start records it again."""
+    if full_by is not begun_with(store, full=bool(full_by)):
+        store.documents.write(_CHANGELOG, {"by": str(full_by)})
+
+
+def begun_with(store: CheckpointStore, *, full: bool) -> FullBy:
+    """Return the origin that the pipeline began with. Raises `ConfigError` if rows were written with another `full`."""
+    document = store.documents.read(_CHANGELOG)
+    begun = FullBy(document["by"]) if document is not None else FullBy.NOTHING
+    if store.last_manifest() is not None and bool(begun) is not full:
+        was, now = ("full", "upsert") if begun else ("upsert", "full")
+        raise ConfigError(
+            f'source.changelog: the pipeline was begun with "{was}", but this says "{now}". It cannot be changed for '
+            "an existing state, because nobody knows which rows its target has. Put it back, or begin with another "
+            "pipeline.state and a new snapshot."
+        )
+    return begun

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
-from raycdc.model.json_value import Json
+from raycdc.core.typed_codec import Json
 
 #: The position of each split by its id, in the form that people see with the written rows: JSON of its connector.
 Positions: TypeAlias = Mapping[str, Json]

@@ -26,8 +26,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from raycdc.core.secrets import Renewed, as_private, from_private
-from raycdc.core.task_secrets import private_text
+from raycdc.core.secrets import Renewed, as_private, from_private, private_text
 from raycdc.storage.api import StoreError
 from raycdc.storage.object_store import client_of, shown
 from raycdc.storage.settings import StorageSettings

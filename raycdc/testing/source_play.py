@@ -15,7 +15,7 @@ import pyarrow as pa
 from raycdc.driver.consumer import Epoch, Ledger
 from raycdc.model import META_COLUMNS, RowKind, TableId
 from raycdc.model.batch import SYMBOLS
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.runtime.launcher import JobSpec, LocalLauncher
 from raycdc.runtime.scaling import ReaderLimits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings

@@ -17,8 +17,7 @@ from raycdc.model.batch import reserved_column
 from raycdc.model.column_names import find_name, spark_fold
 from raycdc.model.evolution.apply import find_column
 from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
-from raycdc.model.rules.lookup import Lookup, LookupColumn
-from raycdc.model.rules.transform import Constant, Expression, Renamed, Star, Transform
+from raycdc.model.rules.transform import Constant, Expression, Lookup, LookupColumn, Renamed, Star, Transform
 from raycdc.model.view import Output, Projection, constant_type
 
 

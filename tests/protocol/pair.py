@@ -8,7 +8,7 @@ from typing import Any
 
 from raycdc.errors import FencedError
 from raycdc.model import TableId
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.coordination import EnumeratorContext
 from raycdc.source.protocol.coordinator import (

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from raycdc.errors import FencedError, ProtocolError, StateError
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.source.protocol.coordination import SealTimer
 from raycdc.source.protocol.epochs import SEALS_KEPT
 from raycdc.source.protocol.job_status import SealTimes

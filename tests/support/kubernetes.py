@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from raycdc.model.json_value import Json
+from raycdc.core.typed_codec import Json
 from raycdc.spark.artifacts import java_command
 
 _PODS = re.compile(r"/api/v1/namespaces/([^/]+)/pods(?:/([^/]+))?$")

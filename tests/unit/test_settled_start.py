@@ -12,7 +12,7 @@ from raycdc.config.load import config_from_dict
 from raycdc.driver.resolve import OutputMode, resolve
 from raycdc.driver.startup_checks import START_CHECKS, Start, require_row_store
 from raycdc.errors import ConfigError
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.state.store import CheckpointStore
 
 

@@ -38,7 +38,7 @@ STARTUP = {
     "driver/fitting.py": set[str](),
     "driver/resolve.py": {"ResolvedRun.require_rows"},
     "driver/startup_checks.py": set[str](),
-    "state/full_changelog.py": set[str](),
+    "state/configured.py": set[str](),
     "spark/session.py": set[str](),
     "spark/lifecycle.py": {"SparkThread.poll", "SparkThread.again", "MemoryEnds.require_few"},
     "runtime/ray/ray_private.py": set[str](),
@@ -71,7 +71,6 @@ STARTUP = {
     "connectors/mongodb/stream/raw_stream.py": {"RawStream.__init__", "_react"},
     "connectors/kafka/source.py": {"KafkaTrialReader.read"},
     "source/as_begun.py": set[str](),
-    "source/log_owner.py": set[str](),
 }
 #: Of sinks: what is asked of them before the first epoch.
 OF_SINKS = re.compile(
@@ -111,8 +110,8 @@ FOUND_BY = {
     "driver/resolve.py: resolve": "every one",
     "driver/resolve.py: _selection_changes": "check_start",
     "driver/resolve.py: ResolvedRun.refused": "check_start",
-    "state/full_changelog.py: begun_with": "check_start",
-    "source/log_owner.py: LogOwner.require_again": "check_start",
+    "state/configured.py: begun_with": "check_start",
+    "source/as_begun.py: LogOwner.require_again": "check_start",
     "connectors/mysql/table_probe.py: TableOptions.require_fitting": "check_start",
     "connectors/mysql/table_probe.py: _captured": "check_start",
     "source/as_begun.py: require_as_begun": "check_start",

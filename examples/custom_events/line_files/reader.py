@@ -21,9 +21,16 @@ from raycdc.source.partitions.partition_source_reader import PartitionSourceRead
 from raycdc.source.protocol.api import ReaderOutput
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.reader.fetcher_manager import FetcherManager
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords, check_begin
 from raycdc.source.reader.source_reader_base import ReaderCheckpoint, ReaderContext
-from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+from raycdc.source.reader.split_reader import (
+    RecordsWithSplitIds,
+    SplitRecords,
+    SplitsAddition,
+    SplitsChange,
+    SplitsPause,
+    SplitsRemoval,
+    check_begin,
+)
 from raycdc.source.split import PartitionSplit
 from raycdc.state.manifests.manifest import TableEpoch
 from raycdc.state.opaque import SealedSplit
@@ -101,7 +108,7 @@ class LineSplitReader:
 
 
 class LinesEmitter:
-    """Converts bytes to an Arrow batch and the position after it, as a `raycdc.source.reader.records.RecordEmitter`."""
+    """Converts bytes to an Arrow batch and the position after it. It is a `RecordEmitter` (`split_reader`)."""
 
     def __init__(self) -> None:
         self._rows = 0

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from raycdc.config import PipelineConfig, config_from_dict
 from raycdc.config.fields import TomlTable, TomlValue
+from raycdc.core.typed_codec import Json
 from raycdc.errors import ConfigError, RaycdcError
 from raycdc.model.engines import FROM_BYTES
-from raycdc.model.json_value import Json
 from raycdc.observe.events import CaughtUp, Committed, RunEvent, RunProgress, Started, TableParked, Warned
 from raycdc.observe.status.stages import WHY, stage_seconds
 from raycdc.pipeline import Pipeline

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from heapq import heapreplace
 
-from raycdc.model.json_value import Json
+from raycdc.core.typed_codec import Json
 from raycdc.source.trials import ServerCosts
 
 

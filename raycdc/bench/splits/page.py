@@ -17,7 +17,7 @@ import numpy as np
 from plotly.offline import get_plotlyjs
 
 from raycdc.bench.splits.figures import MeasuredRun, Report, StrategyResult, TableBenchResult, readers_text
-from raycdc.model.json_value import Json
+from raycdc.core.typed_codec import Json
 
 #: The number of bars of a histogram.
 _BINS = 40

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from raycdc.bench.splits.figures import ReadSchedule
-from raycdc.model.json_value import Json
+from raycdc.core.typed_codec import Json
 from raycdc.source.partitions.assigner import EACH, distribute, moves_by_load, overloaded
 
 

@@ -19,8 +19,8 @@ from raycdc.bench.runs.measured import REPORTING_SECTIONS, BenchLimits, Figures,
 from raycdc.cli.screens.formatting import counted
 from raycdc.config.load import load_config, read_toml
 from raycdc.core.terminal_text import printable, printable_json, printable_text
+from raycdc.core.typed_codec import Json
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
-from raycdc.model.json_value import Json
 
 VERSION = 1
 AS_IT_IS = "as it is"

@@ -27,10 +27,10 @@ from raycdc.bench.splits.partition_figures import PartitionReport
 from raycdc.cli.screens.formatting import counted
 from raycdc.config import PipelineConfig, config_from_dict, load_config
 from raycdc.core.terminal_text import printable, printable_json, printable_text
+from raycdc.core.typed_codec import Json
 from raycdc.driver.resolve import next_run
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
-from raycdc.model.json_value import Json
 from raycdc.source.trials import PartitionTrial
 
 #: The approximate number of rows of a table that are read with each strategy and number of readers.

@@ -12,9 +12,9 @@ from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
 from raycdc.connectors.mysql.ddl.parse.tokens import split_statements
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.core.terminal_text import printable_json
+from raycdc.core.typed_codec import Json
 from raycdc.errors import ConfigError, DataError, ExitCode
 from raycdc.model.evolution import event_to_json
-from raycdc.model.json_value import Json
 
 #: ``USE name``, which a dump has between its statements. Later names without a database belong to that database.
 _USE = re.compile(r"\s*USE\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*\Z", re.IGNORECASE)

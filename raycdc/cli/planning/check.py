@@ -33,7 +33,7 @@ from raycdc.source.connector import SourceTable
 from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.source.tables.parking import with_requests
 from raycdc.source.tables.table_requests import requests_of
-from raycdc.state.full_changelog import FullBy
+from raycdc.state.configured import FullBy
 
 #: The beginning of messages about a key that prevents a run.
 REFUSED = "A run refuses this."

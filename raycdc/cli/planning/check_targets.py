@@ -24,7 +24,7 @@ from raycdc.errors import RaycdcError, SchemaError, SinkError, TableRefusedError
 from raycdc.model import TableId
 from raycdc.segments.tasks import run_in_process
 from raycdc.sinks.api import SinkContext
-from raycdc.state.full_changelog import FullBy
+from raycdc.state.configured import FullBy
 from raycdc.state.recovery import another_copy
 from raycdc.state.store import CheckpointStore
 

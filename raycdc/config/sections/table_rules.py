@@ -18,11 +18,10 @@ from raycdc.config.mongodb import parse_mongodb_uri, parse_type
 from raycdc.model.batch import reserved_column
 from raycdc.model.column_names import spark_fold
 from raycdc.model.rules.layout import TableLayout, partition_fields
-from raycdc.model.rules.lookup import Lookup, LookupColumn
 from raycdc.model.rules.mask import Mask, Masks
 from raycdc.model.rules.routes import Route, check_target
 from raycdc.model.rules.selector import plain_table
-from raycdc.model.rules.transform import DELETED_COLUMN, Transform, check_balanced, items_of
+from raycdc.model.rules.transform import DELETED_COLUMN, Lookup, LookupColumn, Transform, check_balanced, items_of
 from raycdc.model.table import TableId
 
 _FUNCTION = re.compile(r"[\w.]+:\w+")
@@ -330,7 +329,7 @@ class LookupOptions(Options):
         return self
 
     def lookup(self, number: int) -> Lookup:
-        """Return the lookup in the form of `raycdc.model.rules.lookup`."""
+        """Return the lookup in the form of `raycdc.model.rules.transform`."""
         key, field = next(iter(self.on.items()))
         columns = (LookupColumn(name, self.prefix + name, parse_type(text)) for name, text in self.columns.items())
         return Lookup(

@@ -27,8 +27,8 @@ from raycdc.connectors.kafka.reading.reader import KafkaReader
 from raycdc.connectors.kafka.reading.statements import DdlMessages
 from raycdc.connectors.kafka.split import PartitionState, offset_of, partition_of
 from raycdc.errors import SourceError
+from raycdc.formats import warm_up as warm_up_formats
 from raycdc.formats.options import DEAD_LETTERS
-from raycdc.formats.warm_up import compile_all
 from raycdc.model import TableId
 from raycdc.source.connector import (
     LogRetention,
@@ -113,7 +113,7 @@ class KafkaPartitionTrial:
         return KafkaTrialReader(self.config)
 
     def warm_up(self) -> None:
-        compile_all()
+        warm_up_formats()
 
 
 class KafkaTrialReader:
@@ -174,7 +174,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         return f"KafkaSource({self.config.bootstrap_servers})"
 
     def warm_up(self) -> None:
-        compile_all()
+        warm_up_formats()
 
     def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         states = None if last is None else [PartitionState.of(state) for state in last.to_splits.values()]

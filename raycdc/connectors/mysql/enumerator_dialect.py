@@ -39,9 +39,9 @@ from raycdc.connectors.mysql.snapshot.planning.chunks import ChunkPlanner, NoInd
 from raycdc.connectors.mysql.table_probe import TableOptions, unread
 from raycdc.connectors.mysql.values.documents import document_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.core.typed_codec import Json
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.model.json_value import Json
 from raycdc.source.connector import SourceContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator.snapshot_plan import (

@@ -28,7 +28,7 @@ path to the value. The path is found by a second, slower reading, so the usual r
 from __future__ import annotations
 
 from raycdc.core.typed_codec.classes import JsonObject, NamedUnion, read, reader, stored_names, write
-from raycdc.core.typed_codec.fields import LEFT_OUT, NOWHERE, PACKED, SPREAD, CodecError, JsonText, stored
+from raycdc.core.typed_codec.forms import LEFT_OUT, NOWHERE, PACKED, SPREAD, CodecError, Json, JsonText, stored
 
 __all__ = [
     "LEFT_OUT",
@@ -36,6 +36,7 @@ __all__ = [
     "PACKED",
     "SPREAD",
     "CodecError",
+    "Json",
     "JsonObject",
     "JsonText",
     "NamedUnion",

@@ -12,14 +12,19 @@ from enum import Enum
 from functools import cache, lru_cache
 from typing import Any, ClassVar, Literal, NewType, Self, TypeAlias, TypeVar
 
-from raycdc.core.typed_codec.fields import NONE_GIVEN, OPTIONS_KEY, PLAIN, CodecError, FieldOptions, JsonText
 from raycdc.core.typed_codec.forms import (
     JSON_NAMES,
+    NONE_GIVEN,
+    OPTIONS_KEY,
+    PLAIN,
     ArrayForm,
     ChoiceForm,
     CodeBuilder,
+    CodecError,
+    FieldOptions,
     Form,
     ItselfForm,
+    JsonText,
     KindForm,
     MapForm,
     OptionalForm,

@@ -18,7 +18,7 @@ from raycdc.delivery.lookup.joiner import Joiner, LookupSegments
 from raycdc.delivery.lookup.queries import Cache, Dimension, LookupQuery
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId
-from raycdc.model.rules.lookup import Lookup
+from raycdc.model.rules.transform import Lookup
 from raycdc.segments.access import SegmentAccess
 from raycdc.segments.bad_rows import BadRecords
 from raycdc.transform.resolved import ResolvedLookup

@@ -27,7 +27,7 @@ from raycdc.connectors.mongodb.server.client import Client, connect, errors, pro
 from raycdc.delivery.lookup.queries import KEY, LookupResult, canonical
 from raycdc.errors import RowRefusedError
 from raycdc.model import Column, TableId, lost_values
-from raycdc.model.rules.lookup import Lookup
+from raycdc.model.rules.transform import Lookup
 
 _UUID_SUBTYPE = 4
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from raycdc.core.typed_codec import Json
 from raycdc.formats.api import MessageBatch
 from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.decoding.bad_messages import MALFORMED, MessageAt, malformed_schema
@@ -23,7 +24,6 @@ from raycdc.formats.loops.tape_loops import ABSENT
 from raycdc.formats.options import DEAD_LETTERS, FormatOptions
 from raycdc.model import LogicalType, TableId
 from raycdc.model.evolution import SchemaChangeEvent
-from raycdc.model.json_value import Json
 
 #: The fields that name a message's table.
 _NAMES = (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE)

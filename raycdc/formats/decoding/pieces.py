@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raycdc.core.typed_codec import Json
 from raycdc.errors import DataError
 from raycdc.formats.api import ChangeItem, MessageBatch, RowsItem
 from raycdc.formats.decoding.arena import ROWS_MAX, Arena, WireColumn
@@ -21,7 +22,6 @@ from raycdc.formats.loops.envelope_loops import REMEMBERED_KEYS
 from raycdc.formats.options import FormatOptions
 from raycdc.model.batch import BATCH_BYTES_MAX, META_FIELDS
 from raycdc.model.evolution import SchemaChangeEvent
-from raycdc.model.json_value import Json
 
 
 class TableDecoder:

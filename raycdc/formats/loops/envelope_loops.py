@@ -41,7 +41,7 @@ from raycdc.formats.loops.tape_loops import (
 # The actions of a message. The first three have rows.
 INSERT, UPDATE, DELETE, TRUNCATE, DDL, IGNORE, TOMBSTONE, FILTERED, BAD = range(9)
 
-# Reasons for a bad message, in addition to the damages of `tape_loops`; `describe` has their texts.
+# Reasons for a bad message, in addition to the damages of `tape_loops`; `bad_messages` has their texts.
 NOT_AN_OBJECT, NO_TYPE, UNKNOWN_TYPE, NO_ROWS, NO_BEFORE, BAD_DOCUMENT, NO_NAME, BAD_SCHEMA = range(20, 28)
 
 # Fields that every envelope may have. Those of a format's own metadata follow.

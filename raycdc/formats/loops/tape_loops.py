@@ -27,7 +27,7 @@ OBJECT, ARRAY, STRING, ESCAPED, INTEGER, FRACTION, TRUE, FALSE, NULL = range(9)
 #: The limit of nested containers, which bounds the stack and the cost of a hostile message.
 DEPTH_MAX = 128
 
-# The reasons why a message is not JSON; `describe.DAMAGE` has their texts.
+# The reasons why a message is not JSON; `raycdc.formats.decoding.bad_messages` has their texts.
 TRUNCATED, TRAILING, EXPECTED_VALUE, EXPECTED_KEY, EXPECTED_COLON, EXPECTED_COMMA = 1, 2, 3, 4, 5, 6
 BAD_NUMBER, BAD_ESCAPE, CONTROL_CHARACTER, BAD_UTF8, TOO_DEEP, TOO_MANY_TOKENS = 7, 8, 9, 10, 11, 12
 

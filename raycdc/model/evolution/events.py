@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, assert_never, get_args
 
-from raycdc.core.typed_codec import LEFT_OUT, SPREAD, CodecError, JsonObject, stored
+from raycdc.core.typed_codec import LEFT_OUT, SPREAD, CodecError, Json, JsonObject, stored
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema
-from raycdc.model.json_value import Json
 
 
 @dataclass(frozen=True, slots=True)

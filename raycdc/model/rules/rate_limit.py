@@ -1,8 +1,17 @@
-"""The rate limit of a source: a value that configurations make and readers obey."""
+"""The limits of a run: its end, and the rate at which its source is read. Configurations make them, readers obey."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Until(StrEnum):
+    """The end of a bounded run: the source's end at the time when the run began, or the end of the snapshot."""
+
+    CAUGHT_UP = "caught-up"
+    SNAPSHOT = "snapshot"
+
 
 #: One fetch reads about as much as the limit allows in this many seconds, so that readers never wait for long
 #: afterwards.

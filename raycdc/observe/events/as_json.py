@@ -41,7 +41,7 @@ from raycdc.observe.events.run_events import (
 )
 
 if TYPE_CHECKING:
-    from raycdc.model.json_value import Json
+    from raycdc.core.typed_codec import Json
 
 #: The first names of lags, which lacked their units. They are removed in the next release.
 _OLD_LAGS = {

@@ -29,8 +29,14 @@ from raycdc.segments import SegmentContents, SegmentWriter, delete_there, read_s
 from raycdc.segments.access import SegmentAccess, SpoolAddress
 from raycdc.source.protocol.api import ChunkSegments
 from raycdc.source.reader.fetcher_manager import FetcherManager
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
-from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+from raycdc.source.reader.split_reader import (
+    RecordsWithSplitIds,
+    SplitRecords,
+    SplitsAddition,
+    SplitsChange,
+    SplitsPause,
+    SplitsRemoval,
+)
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.handoff.fold import fold, left_alone
 from raycdc.source.snapshot.reader.reading import ChunkReader

@@ -19,8 +19,7 @@ from raycdc.model.rules.rate_limit import RateLimit
 from raycdc.runtime.reader.heartbeats import Stopwatch
 from raycdc.source.protocol.rate_budget import Lane, RateDemand
 from raycdc.source.reader.reader_quota import ReaderRateLimiter
-from raycdc.source.reader.records import RecordsWithSplitIds
-from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsChange
+from raycdc.source.reader.split_reader import FetchedSplit, RecordsWithSplitIds, SplitReader, SplitsChange
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.reader.reading import ChunkReader, HighWatermark
 from raycdc.source.split import OpenedAt, SnapshotSplit

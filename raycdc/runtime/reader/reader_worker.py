@@ -34,15 +34,13 @@ from raycdc.runtime.reader.output import EpochOutput
 from raycdc.runtime.unexpected import unexpected
 from raycdc.segments.access import SegmentAccess, SpoolAddress
 from raycdc.source.connector import Source
-from raycdc.source.protocol.api import ChunkSource, InputStatus
+from raycdc.source.protocol.api import Availability, ChunkSource, InputStatus
 from raycdc.source.protocol.link import Link, SenderIdentity
 from raycdc.source.protocol.metrics import CutProgress
 from raycdc.source.protocol.source_event import RateQuotas, ReaderFailed, ReaderRegistration, Shutdown
-from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.fetcher_manager import FetcherManager, SplitFetcherManager, ThreadingModel
-from raycdc.source.reader.records import RecordsWithSplitIds
 from raycdc.source.reader.source_reader_base import ReaderContext
-from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsChange
+from raycdc.source.reader.split_reader import FetchedSplit, RecordsWithSplitIds, SplitReader, SplitsChange
 from raycdc.source.snapshot.reader.reading import ChunkReader
 
 ItemT = TypeVar("ItemT")

@@ -34,10 +34,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from raycdc.core.failpoints import reach
-from raycdc.core.typed_codec import JsonObject
+from raycdc.core.typed_codec import Json, JsonObject
 from raycdc.errors import FencedError, TargetDroppedError, TargetExistsError
 from raycdc.model import TableId
-from raycdc.model.json_value import Json
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableCommit
 from raycdc.sinks.steps import CommitMetadata, ForeignTarget, MissingTarget, OwnTarget, Target, TargetState
 from raycdc.sinks.targets import absent

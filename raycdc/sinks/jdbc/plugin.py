@@ -10,8 +10,7 @@ from pydantic import field_validator
 
 from raycdc.config import Secret, SinkConfig, option
 from raycdc.config.tls import TlsMode, TlsOptions
-from raycdc.core.secrets import from_private
-from raycdc.core.task_secrets import private_text
+from raycdc.core.secrets import from_private, private_text
 from raycdc.errors import SinkError
 from raycdc.model.rules.names import NAMES, NameRules
 from raycdc.plugins import Plugin

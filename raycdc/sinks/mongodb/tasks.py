@@ -16,8 +16,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from raycdc.core.secrets import from_private
-from raycdc.core.task_secrets import private_text
+from raycdc.core.secrets import from_private, private_text
 from raycdc.errors import SinkError
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.api import TableCommit as Work

@@ -25,9 +25,8 @@ from raycdc.errors import ProtocolError
 from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.protocol.source_event import Message, SplitsAdded, SplitsRemoved
 from raycdc.source.reader.fetcher_manager import FetcherManager
-from raycdc.source.reader.records import RecordEmitter, SplitRecords
 from raycdc.source.reader.source_reader_base import ReaderCheckpoint, ReaderContext, SealState, SourceReaderBase
-from raycdc.source.reader.split_reader import FetchedSplit
+from raycdc.source.reader.split_reader import FetchedSplit, RecordEmitter, SplitRecords
 from raycdc.source.split import PartitionSplit, SourceSplit
 from raycdc.state.opaque import SealedSplit
 

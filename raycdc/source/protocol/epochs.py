@@ -15,7 +15,7 @@ from raycdc.source.protocol.source_event import EpochSealed
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit
 from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
-from raycdc.state.manifests.patch import Patch
+from raycdc.state.manifests.sealed_state import Patch
 from raycdc.state.opaque import SealedSplit
 
 #: The number of recent seals that are kept. Readers of the status poll every half second, in which far fewer epochs are

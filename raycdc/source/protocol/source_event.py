@@ -42,7 +42,7 @@ from raycdc.source.protocol.rate_budget import RateDemand
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import SourceSplit
 from raycdc.state.manifests.manifest import Segment, TableEpoch
-from raycdc.state.manifests.patch import Patch
+from raycdc.state.manifests.sealed_state import Patch
 from raycdc.state.opaque import SealedSplit
 
 PROTOCOL_VERSION = 4

@@ -15,8 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from raycdc.source.reader.backlog import SplitBacklog
-from raycdc.source.reader.records import RecordsWithSplitIds
-from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsAddition, SplitsRemoval
+from raycdc.source.reader.split_reader import (
+    FetchedSplit,
+    RecordsWithSplitIds,
+    SplitReader,
+    SplitsAddition,
+    SplitsRemoval,
+)
 
 ItemT = TypeVar("ItemT")
 SplitT = TypeVar("SplitT", bound=FetchedSplit)

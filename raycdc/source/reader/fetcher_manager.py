@@ -16,8 +16,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar, assert_never
 
 from raycdc.source.reader.backlog import SplitBacklog
 from raycdc.source.reader.fetcher import CLOSE_TIMEOUT_S, QUEUE_BYTES_MAX, ElementsQueue, SplitFetcher
-from raycdc.source.reader.records import RecordsWithSplitIds
-from raycdc.source.reader.split_reader import FetchedSplit, SplitReader
+from raycdc.source.reader.split_reader import FetchedSplit, RecordsWithSplitIds, SplitReader
 
 ItemT = TypeVar("ItemT")
 ItemT_co = TypeVar("ItemT_co", covariant=True)

@@ -29,7 +29,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 from raycdc.core.failpoints import reach
 from raycdc.errors import ProtocolError
-from raycdc.source.protocol.api import ChunkSource, InputStatus, ReaderOutput
+from raycdc.source.protocol.api import Availability, ChunkSource, InputStatus, ReaderOutput
 from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.protocol.source_event import (
     AddSplits,
@@ -44,14 +44,13 @@ from raycdc.source.protocol.source_event import (
     SourceEvent,
     SourceEventWrapper,
 )
-from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.fetcher_manager import FetcherManager, ThreadingModel
 from raycdc.source.reader.split_reader import FetchedSplit, SplitReader
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.reader.reading import ChunkReader
 from raycdc.source.split import SourceSplit
 from raycdc.state.manifests.manifest import TableEpoch
-from raycdc.state.manifests.patch import Patch
+from raycdc.state.manifests.sealed_state import Patch
 from raycdc.state.opaque import SealedSplit
 
 ItemT = TypeVar("ItemT")

@@ -27,13 +27,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, assert_never
 
-from raycdc.core.typed_codec import LEFT_OUT, NOWHERE, JsonObject, stored, write
+from raycdc.core.typed_codec import LEFT_OUT, NOWHERE, Json, JsonObject, stored, write
 from raycdc.errors import StateError
 from raycdc.model import TableId
-from raycdc.model.json_value import Json
 from raycdc.source.snapshot.log.log_unit import BeginTableUpdate, LogUnit, ParkTableUpdate, SchemaChange, narrowed
 from raycdc.source.snapshot.log.stream_state import StreamState
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
+from raycdc.source.split import SnapshotSplit
 from raycdc.source.tables.table_life import (
     AsOf,
     Behind,
@@ -51,6 +50,21 @@ from raycdc.source.tables.table_life import (
 from raycdc.state.codec import EXTENDED_VERSION
 from raycdc.state.documents import REQUESTS
 from raycdc.state.opaque import NO_NOTES, Position
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRequest(JsonObject):
+    """A request to read rows of `table` again, made by the command `backfill`.
+
+    The rows are those that match the predicate `where`, or those of the `parts`, which are chunks as the connector cuts
+    them. `refused` is the reason if a new configuration does not allow the backfill any more.
+    """
+
+    backfill: str
+    table: TableId
+    where: str = ""
+    parts: tuple[SnapshotSplit, ...] = ()
+    refused: str = field(default="", metadata=LEFT_OUT)
 
 
 class TableRequest(StrEnum):

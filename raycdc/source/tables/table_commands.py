@@ -41,9 +41,15 @@ from raycdc.model.rules.transform import Transforms
 from raycdc.plugins import did_you_mean
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log.stream_state import StreamState
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import BackfillRows, SnapshotSplit
-from raycdc.source.tables.parking import CommandDecision, Requests, TableRequest, can_be_resumed, with_refusals
+from raycdc.source.tables.parking import (
+    CommandDecision,
+    Requests,
+    RowsRequest,
+    TableRequest,
+    can_be_resumed,
+    with_refusals,
+)
 from raycdc.source.tables.table_life import CatchingUp, Dropped, Parked, ParkedPhase, Unknown
 from raycdc.source.tables.table_requests import left_behind, merged_targets, read_together, refusals_of
 from raycdc.state.store import CommitRecord

@@ -37,9 +37,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, assert_never
 
-from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
+from raycdc.core.typed_codec import LEFT_OUT, Json, JsonObject, stored
 from raycdc.model import TableId
-from raycdc.model.json_value import Json
 from raycdc.source.snapshot.key_intervals import ChunkKey
 from raycdc.state.opaque import NO_NOTES, LogNotes, Position
 

@@ -14,9 +14,8 @@ from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableId
 from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
 from raycdc.source.snapshot.rereading.backfill import Backfill
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.tables.parking import CommandDecision, LogStart, Refusal, Requests, TableRequest
+from raycdc.source.tables.parking import CommandDecision, LogStart, Refusal, Requests, RowsRequest, TableRequest
 from raycdc.source.tables.table_life import (
     AsOf,
     InSnapshot,

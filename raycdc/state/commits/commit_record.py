@@ -22,9 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raycdc.core.typed_codec import LEFT_OUT, JsonObject, reader, stored
+from raycdc.core.typed_codec import LEFT_OUT, Json, JsonObject, reader, stored
 from raycdc.errors import StateError
-from raycdc.model.json_value import Json
 from raycdc.state import codec
 from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.manifests.epoch_files import epoch_name, numbers

@@ -31,9 +31,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from raycdc.core.startup_tuning import without_collection
-from raycdc.core.typed_codec import JsonObject
+from raycdc.core.typed_codec import Json, JsonObject
 from raycdc.errors import StateError
-from raycdc.model.json_value import Json
 from raycdc.state import codec
 from raycdc.state.commits.commit_record import (
     DESCRIBED_VERSION,

@@ -17,11 +17,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
+from raycdc.core.typed_codec import LEFT_OUT, Json, JsonObject, stored
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.evolution.events import SchemaChangeEvent, event_from_json, event_to_json
-from raycdc.model.json_value import Json
 from raycdc.model.view import RowView
 from raycdc.state.opaque import EnumeratorState, Opaque, SealedSplit
 

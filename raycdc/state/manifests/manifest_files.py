@@ -39,8 +39,8 @@ from itertools import chain
 from typing import Any
 
 from raycdc.core.startup_tuning import without_collection
+from raycdc.core.typed_codec import Json
 from raycdc.errors import StateError
-from raycdc.model.json_value import Json
 from raycdc.state import codec
 from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.manifests.epoch_files import EpochFiles, epoch_name

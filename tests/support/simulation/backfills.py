@@ -10,8 +10,8 @@ import pyarrow as pa
 from raycdc.model import TableId, TableSchema
 from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.snapshot.rereading.backfill_keys import text_of_keys
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import BackfillRows
+from raycdc.source.tables.parking import RowsRequest
 from raycdc.source.tables.table_life import Behind, Live
 from raycdc.source.tables.table_requests import backfills_over
 from raycdc.state.manifests.manifest import Manifest

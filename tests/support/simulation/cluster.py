@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.core.retry import RetryPolicy
+from raycdc.core.typed_codec import Json
 from raycdc.errors import FencedError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.model.json_value import Json
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.runtime.reader.output import EpochOutput, OpenSegment
 from raycdc.segments.access import SpoolAddress
 from raycdc.segments.writing import SegmentContents
-from raycdc.source.protocol.api import EnumeratorStart, InputStatus
+from raycdc.source.protocol.api import Availability, EnumeratorStart, InputStatus
 from raycdc.source.protocol.coordination import Acknowledgements, EnumeratorContext
 from raycdc.source.protocol.coordinator import (
     CoordinatorEnvironment,
@@ -30,7 +30,6 @@ from raycdc.source.protocol.coordinator import (
 )
 from raycdc.source.protocol.link import Link, SenderIdentity, read_packet
 from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
-from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.source_reader_base import ReaderCheckpoint, ReaderContext
 from raycdc.source.snapshot.enumerator.incremental_enumerator import IncrementalSnapshotEnumerator, restore_or_create
 from raycdc.source.snapshot.handoff.hand_off import LogRows

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raycdc.errors import FencedError, StateError
-from raycdc.model.rules.rate_limit import RateLimit
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import RateLimit, Until
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.protocol.coordinator import (
     CoordinatorEnvironment,

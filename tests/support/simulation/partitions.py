@@ -15,7 +15,7 @@ from typing import Any
 
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.source.partitions.assigner import PartitionAssigner
 from raycdc.source.partitions.partition_source_reader import PartitionSet
 from raycdc.source.protocol.api import EnumeratorPart, SplitEnumeratorContext

@@ -33,12 +33,11 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.batch import SYMBOLS
 from raycdc.model.evolution import AddColumnEvent, DropTableEvent, SchemaChangeEvent, TruncateTableEvent
-from raycdc.model.rules.until import Until
-from raycdc.source.protocol.api import SplitEnumeratorContext
+from raycdc.model.rules.rate_limit import Until
+from raycdc.source.protocol.api import Availability, SplitEnumeratorContext
 from raycdc.source.protocol.source_event import Heartbeat, Message
-from raycdc.source.reader.availability import Availability
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.source_reader_base import ReaderContext
+from raycdc.source.reader.split_reader import RecordsWithSplitIds, SplitRecords
 from raycdc.state.manifests.manifest import Manifest, Segment
 from tests.support.simulation.network import NoThreads
 from tests.support.simulation.partition_job import PartitionJob

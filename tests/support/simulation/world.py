@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
 from raycdc.source.tables.parking import LogStart, TableRequest, can_be_resumed
 from raycdc.source.tables.table_life import AsOf, Behind, InSnapshot, Live, Parked, ParkedPhase, phase_word, reading

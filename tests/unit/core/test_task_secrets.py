@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from raycdc.core.task_secrets import all_private
+from raycdc.core.secrets import all_private
 from raycdc.state.files.folder import private_file
 
 

@@ -24,9 +24,8 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator.enumerator_state import SealedEnumerator
 from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.snapshot.rereading.backfill import Backfill
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.tables.parking import CommandDecision, TableRequest, with_requests
+from raycdc.source.tables.parking import CommandDecision, RowsRequest, TableRequest, with_requests
 from raycdc.source.tables.table_commands import CommandRules, TableAction, TableCommand
 from raycdc.source.tables.table_life import InSnapshot, Live, ParkedPhase, ParkingCause, SnapshotState
 from raycdc.source.tables.table_requests import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from raycdc.source.reader.availability import Availability
+from raycdc.source.protocol.api import Availability
 
 PATIENCE_S = 10.0
 

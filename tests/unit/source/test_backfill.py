@@ -19,9 +19,8 @@ from raycdc.source.snapshot.handoff.fold import deletes, left_alone
 from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.snapshot.rereading.backfill import Backfill, Backfills
 from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text, text_of_keys
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import BackfillRows, SnapshotSplit
-from raycdc.source.tables.parking import Requests
+from raycdc.source.tables.parking import Requests, RowsRequest
 from raycdc.source.tables.table_life import Live
 from raycdc.state.opaque import PlannerState, Position
 from tests.protocol.pair import segment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import StopAt

@@ -14,12 +14,11 @@ from raycdc.source.snapshot.chunk_events import ChunkVoided
 from raycdc.source.snapshot.enumerator.enumerator_state import SealedEnumerator
 from raycdc.source.snapshot.enumerator.incremental_enumerator import IncrementalSnapshotEnumerator, restore_or_create
 from raycdc.source.snapshot.log.stream_state import TABLES, StreamState
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import STREAM_SPLIT_ID, BackfillRows, SnapshotSplit, StreamSplit
-from raycdc.source.tables.parking import Requests, TableRequest
+from raycdc.source.tables.parking import Requests, RowsRequest, TableRequest
 from raycdc.source.tables.table_life import ParkedPhase
 from raycdc.state.manifests.manifest import Manifest
-from raycdc.state.manifests.patch import Patch
+from raycdc.state.manifests.sealed_state import Patch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
 from tests.protocol.pair import OneTableDialect
 from tests.unit.source.enumerator_context import KeptContext

@@ -10,8 +10,7 @@ import pytest
 
 from raycdc.errors import SourceUnavailableError
 from raycdc.source.reader.fetcher_manager import Sequential, SplitFetcherManager
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
-from raycdc.source.reader.split_reader import SplitsChange
+from raycdc.source.reader.split_reader import RecordsWithSplitIds, SplitRecords, SplitsChange
 
 PATIENCE_S = 120
 

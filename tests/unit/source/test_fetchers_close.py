@@ -10,8 +10,7 @@ import pytest
 
 from raycdc.source.reader import fetcher_manager
 from raycdc.source.reader.fetcher_manager import MultiThreaded, Sequential, SplitFetcherManager
-from raycdc.source.reader.records import RecordsWithSplitIds
-from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange
+from raycdc.source.reader.split_reader import RecordsWithSplitIds, SplitsAddition, SplitsChange
 from raycdc.source.snapshot.log.fetched_log import StreamSplitReader
 
 PATIENCE_S = 120

@@ -11,7 +11,7 @@ import pytest
 from raycdc.connectors.kafka.events import CheckKeys
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.source.protocol.api import ChunkSegments, InputStatus, ReaderOutput
+from raycdc.source.protocol.api import Availability, ChunkSegments, InputStatus, ReaderOutput
 from raycdc.source.protocol.source_event import (
     AddSplits,
     CheckpointComplete,
@@ -25,7 +25,6 @@ from raycdc.source.protocol.source_event import (
     SourceEvent,
     SourceEventWrapper,
 )
-from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.source_reader_base import ReaderContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import (

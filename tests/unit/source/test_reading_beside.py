@@ -9,9 +9,8 @@ import pytest
 
 from raycdc.core.retry import RetryPolicy
 from raycdc.errors import LogLostError, RaycdcError, SchemaError, SourceError, SourceUnavailableError
-from raycdc.source.protocol.api import ReaderOutput
+from raycdc.source.protocol.api import Availability, ReaderOutput
 from raycdc.source.protocol.metrics import CatchUpOutage
-from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.source_reader_base import ReaderContext
 from raycdc.source.snapshot.log.log_unit import LogPosition, LogProgress, LogTransactions, LogUnit, TransactionPart
 from raycdc.source.snapshot.rereading.catch_up_stream import CatchUpStream

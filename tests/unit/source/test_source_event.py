@@ -32,7 +32,7 @@ from raycdc.source.snapshot.chunk_events import ChunkLocked, ChunkReaderEvent, L
 from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.tables.table_life import SnapshotState
 from raycdc.state.manifests.manifest import UnknownChange
-from raycdc.state.manifests.patch import Patch
+from raycdc.state.manifests.sealed_state import Patch
 from raycdc.state.missing import MissingRow, MissingState
 from raycdc.state.opaque import LogNotes, Opaque, Position, SealedSplit
 

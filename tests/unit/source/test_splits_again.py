@@ -22,8 +22,15 @@ from raycdc.source.reader.fetcher_manager import (
     SplitFetcherManager,
     ThreadingModel,
 )
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords, check_begin
-from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+from raycdc.source.reader.split_reader import (
+    RecordsWithSplitIds,
+    SplitRecords,
+    SplitsAddition,
+    SplitsChange,
+    SplitsPause,
+    SplitsRemoval,
+    check_begin,
+)
 
 PATIENCE_S = 120
 

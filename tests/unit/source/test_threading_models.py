@@ -17,8 +17,14 @@ from raycdc.source.reader.fetcher_manager import (
     SplitFetcherManager,
     ThreadingModel,
 )
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
-from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+from raycdc.source.reader.split_reader import (
+    RecordsWithSplitIds,
+    SplitRecords,
+    SplitsAddition,
+    SplitsChange,
+    SplitsPause,
+    SplitsRemoval,
+)
 
 PATIENCE_S = 120
 

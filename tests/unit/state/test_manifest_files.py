@@ -24,7 +24,7 @@ from raycdc.state.drivers.generations import OwnGeneration
 from raycdc.state.files.folder import Disk
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.manifests.manifest_files import ManifestCompaction
-from raycdc.state.manifests.patch import Patch
+from raycdc.state.manifests.sealed_state import Patch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
 from raycdc.state.store import CheckpointStore, CommitRecord
 

@@ -19,9 +19,8 @@ from raycdc.model.evolution import (
     TruncateTableEvent,
 )
 from raycdc.model.rules.layout import TableLayout, partition_fields
-from raycdc.model.rules.lookup import Lookup, LookupColumn
 from raycdc.model.rules.routes import Route, Router
-from raycdc.model.rules.transform import Transform, Transforms
+from raycdc.model.rules.transform import Lookup, LookupColumn, Transform, Transforms
 from raycdc.transform.target_rules import TargetRules
 
 ORDERS, OTHERS = TableId("shop", "orders"), TableId("shop", "others")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.model.statement_redaction import without_literals
+from raycdc.model.redaction import without_literals
 
 
 @pytest.mark.parametrize(

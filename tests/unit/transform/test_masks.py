@@ -26,8 +26,8 @@ from raycdc.model.evolution import (
     event_to_json,
 )
 from raycdc.model.evolution.events import AlterColumnTypeEvent, SchemaChangeEvent
+from raycdc.model.redaction import without_values
 from raycdc.model.rules.mask import Mask, Masks
-from raycdc.model.statement_redaction import without_values
 from raycdc.transform.masks import (
     masked,
     masked_changes,

@@ -12,8 +12,18 @@ from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.model.evolution import AddColumnEvent, CreateTableEvent, DropColumnEvent, RenameColumnEvent
 from raycdc.model.evolution.events import AlterColumnTypeEvent, AlterPrimaryKeyEvent, TruncateTableEvent
-from raycdc.model.rules.lookup import Lookup, LookupColumn
-from raycdc.model.rules.transform import Constant, Expression, Item, Renamed, Star, Transform, Transforms, items_of
+from raycdc.model.rules.transform import (
+    Constant,
+    Expression,
+    Item,
+    Lookup,
+    LookupColumn,
+    Renamed,
+    Star,
+    Transform,
+    Transforms,
+    items_of,
+)
 from raycdc.model.view import RowView
 from raycdc.segments.reading import stored_names, viewed
 from raycdc.transform import PlainResolver, ResolvedTransform, TransformedTables, TransformUse

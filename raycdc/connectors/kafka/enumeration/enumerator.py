@@ -41,7 +41,7 @@ from raycdc.connectors.kafka.watermark import Alignment
 from raycdc.errors import DataError, ProtocolError, SourceUnavailableError, StateError
 from raycdc.model import TableId
 from raycdc.model.evolution import SchemaChangeEvent
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.source.partitions.assigner import PartitionAssigner
 from raycdc.source.protocol.api import EnumeratorPart, EnumeratorStatistics, SplitEnumeratorContext, Streamed
 from raycdc.source.protocol.source_event import SourceEvent

@@ -151,7 +151,7 @@ def _keep_their_key(batch: pa.RecordBatch, schema: TableSchema, ops: np.ndarray,
 
 
 class KafkaRecordEmitter:
-    """The emitter of batches whose schemas are in force, a `raycdc.source.reader.records.RecordEmitter`."""
+    """The emitter of batches whose schemas are in force, a `raycdc.source.reader.split_reader.RecordEmitter`."""
 
     def __init__(self, settings: KafkaReaderSettings, schemas: SchemasOfReader, *, wall_ms: Callable[[], int]) -> None:
         self._settings = settings

@@ -36,8 +36,14 @@ from raycdc.connectors.kafka.reading.messages import (
 )
 from raycdc.core.retry import POLICY, RetryPolicy
 from raycdc.errors import LogLostError, SourceUnavailableError
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
-from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+from raycdc.source.reader.split_reader import (
+    RecordsWithSplitIds,
+    SplitRecords,
+    SplitsAddition,
+    SplitsChange,
+    SplitsPause,
+    SplitsRemoval,
+)
 
 #: The longest wait of a fetch for messages. Changes of the assignment and the end of the reader wait as long at most.
 FETCH_WAIT_S = 0.1

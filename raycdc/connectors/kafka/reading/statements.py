@@ -37,8 +37,8 @@ from raycdc.model.evolution import (
     SchemaChangeEvent,
     TruncateTableEvent,
 )
+from raycdc.model.redaction import without_literals, without_values
 from raycdc.model.rules.mask import Masks
-from raycdc.model.statement_redaction import without_literals, without_values
 from raycdc.transform.masks import masked_default
 
 Emptied = TruncateTableEvent | DropTableEvent

@@ -28,7 +28,7 @@ from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.core.activity import note
 from raycdc.core.secrets import newest
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
-from raycdc.source.log_owner import LogOwner
+from raycdc.source.as_begun import LogOwner
 
 Client = MongoClient[Document]
 

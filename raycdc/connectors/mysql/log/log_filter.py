@@ -52,9 +52,9 @@ from raycdc.model.evolution.events import (
     RenameColumnEvent,
     SchemaChangeEvent,
 )
+from raycdc.model.redaction import without_values
 from raycdc.model.rules.mask import Masks
 from raycdc.model.state_key import is_sealed
-from raycdc.model.statement_redaction import without_values
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log.log_unit import (
     AlterTableUpdate,

@@ -21,7 +21,7 @@ from raycdc.connectors.mysql.binlog.positions.gtid import MySqlGtidSet
 from raycdc.connectors.mysql.binlog.positions.position import RESNAPSHOT_HINT, BinlogOffset
 from raycdc.connectors.mysql.server.mariadb_log import UnreportedGtidsError, ensure_same_log, gtid_at, gtid_binlog_pos
 from raycdc.errors import LogLostError, SourceError
-from raycdc.source.log_owner import LogOwner
+from raycdc.source.as_begun import LogOwner
 
 #: The number of attempts of `current_position` to get a GTID set that belongs exactly to the position, on a busy
 #: server.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from raycdc.core.typed_codec import JsonObject, stored
+from raycdc.core.typed_codec import Json, JsonObject, stored
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.model.json_value import Json
 from raycdc.source.protocol.api import NO_AMOUNT, SnapshotAmount
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.rereading.backfill import Backfill

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from raycdc.core.typed_codec import Json
 from raycdc.errors import TableLockedError
 from raycdc.model import TableId
-from raycdc.model.json_value import Json
 from raycdc.source.protocol.api import (
     NO_AMOUNT,
     BackfillProgress,

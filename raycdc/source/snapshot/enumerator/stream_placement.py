@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
 
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.snapshot.chunk_events import LogEvent, StopAt
 from raycdc.source.snapshot.enumerator.snapshot_plan import EnumeratorDialect, ResumePoint

@@ -8,9 +8,15 @@ from collections.abc import Callable
 from typing import assert_never
 
 from raycdc.source.reader.fetcher_manager import Sequential
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.source_reader_base import FetcherThreads
-from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+from raycdc.source.reader.split_reader import (
+    RecordsWithSplitIds,
+    SplitRecords,
+    SplitsAddition,
+    SplitsChange,
+    SplitsPause,
+    SplitsRemoval,
+)
 from raycdc.source.snapshot.log.log_unit import LogUnit, bytes_of, rows_of
 from raycdc.source.snapshot.reader.reading import BlockingLog
 from raycdc.source.split import StreamSplit

@@ -66,8 +66,7 @@ from raycdc.source.snapshot.log.log_unit import (
     TransactionPart,
 )
 from raycdc.source.snapshot.log.open_epoch import LogReport, OpenEpoch
-from raycdc.source.snapshot.log.sealed_stream import LogCursor, SealedStream
-from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.log.stream_state import LogCursor, SealedStream, StreamState
 from raycdc.source.snapshot.log.table_changes import TableChanges
 from raycdc.source.snapshot.rereading.catch_up import CatchUp
 from raycdc.source.split import ChunkId, OpenedAt, SnapshotSplit, StreamSplit

@@ -16,7 +16,7 @@ from raycdc.source.snapshot.log.log_rows import LogRows
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit
 from raycdc.source.tables.table_life import Parked, TableStates, Unknown, is_announced, reading
 from raycdc.state.manifests.manifest import Segment, TableEpoch
-from raycdc.state.manifests.patch import Patch
+from raycdc.state.manifests.sealed_state import Patch
 from raycdc.state.missing import MissingRow, MissingRows, MissingState
 from raycdc.state.opaque import SealedSplit
 

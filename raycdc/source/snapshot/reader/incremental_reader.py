@@ -29,7 +29,7 @@ from raycdc.source.snapshot.log.log_unit import LogSource
 from raycdc.source.snapshot.reader.chunks_in_flight import ChunksInFlight
 from raycdc.source.snapshot.rereading.catch_up_stream import CatchUpStream
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
-from raycdc.state.manifests.patch import Patch
+from raycdc.state.manifests.sealed_state import Patch
 from raycdc.state.opaque import LogNotes, SealedSplit
 
 

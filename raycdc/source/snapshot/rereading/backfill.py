@@ -44,8 +44,8 @@ from raycdc.source.protocol.api import BackfillProgress, SplitEnumeratorContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator.snapshot_plan import EnumeratorDialect, PlannedChunks
 from raycdc.source.snapshot.log.stream_state import StreamState
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import BackfillRows, SnapshotSplit
+from raycdc.source.tables.parking import RowsRequest
 from raycdc.source.tables.table_life import Followed
 from raycdc.state.manifests.manifest import Segment
 from raycdc.state.opaque import PlannerState

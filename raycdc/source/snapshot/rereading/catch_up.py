@@ -66,8 +66,7 @@ from raycdc.source.snapshot.log.log_unit import (
     rows_of,
 )
 from raycdc.source.snapshot.log.open_epoch import OpenEpoch
-from raycdc.source.snapshot.log.sealed_stream import LogCursor
-from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.log.stream_state import LogCursor, StreamState
 from raycdc.source.snapshot.log.table_changes import TableChanges
 from raycdc.source.split import StreamSplit
 from raycdc.source.tables.parked_tables import ended

@@ -16,8 +16,8 @@ from raycdc.errors import SchemaError
 from raycdc.formats.api import BadMessageError, ChangeItem
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.evolution import AddColumnEvent, event_to_json
+from raycdc.model.redaction import without_values
 from raycdc.model.rules.mask import Mask, Masks
-from raycdc.model.statement_redaction import without_values
 from raycdc.source.protocol.source_event import SourceEventWrapper, encode
 from raycdc.transform.masks import masked_changes, masked_schema
 from tests.unit.connectors.kafka.test_kafka_reader import Rig, maxwell

@@ -16,7 +16,7 @@ from raycdc.connectors.kafka.split import NO_DECODER_STATE, PartitionState
 from raycdc.errors import DataError, LogLostError, SourceUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.evolution import TruncateTableEvent
-from raycdc.model.rules.until import Until
+from raycdc.model.rules.rate_limit import Until
 from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument

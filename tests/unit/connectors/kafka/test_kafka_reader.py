@@ -30,6 +30,7 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.evolution import DropTableEvent
 from raycdc.model.rules.mask import Masks
+from raycdc.source.protocol.api import Availability
 from raycdc.source.protocol.metrics import PartitionMetrics, SplitLoad
 from raycdc.source.protocol.source_event import (
     AddSplits,
@@ -42,9 +43,8 @@ from raycdc.source.protocol.source_event import (
     SourceEventWrapper,
     SplitsRemoved,
 )
-from raycdc.source.reader.availability import Availability
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.source_reader_base import ReaderContext
+from raycdc.source.reader.split_reader import RecordsWithSplitIds, SplitRecords
 from raycdc.source.snapshot.handoff.hand_off import LogRows
 from raycdc.source.snapshot.log.log_rows import SpilledRows
 from raycdc.source.split import PartitionSplit

@@ -33,9 +33,8 @@ from raycdc.connectors.mysql.ddl.apply import AffectedTables
 from raycdc.connectors.mysql.ddl.follow.masked_names import FormerNames
 from raycdc.connectors.mysql.ddl.parse.statements import CreateOrAlterDatabase, RenameTable
 from raycdc.connectors.mysql.ddl.shadows import Shadow
-from raycdc.core.typed_codec import LEFT_OUT, JsonObject
+from raycdc.core.typed_codec import LEFT_OUT, Json, JsonObject
 from raycdc.model import TableId
-from raycdc.model.json_value import Json
 
 #: A character set and a collation. An empty collation is the set's default collation.
 CharsetDefault = tuple[str, str]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from raycdc.connectors.mysql.ddl.parse.statements import DdlDialect
 from raycdc.connectors.mysql.ddl.parse.tokens import LexRules, Token, TokenKind, tokenize
 from raycdc.model import TableId
-from raycdc.model.statement_redaction import without_literals
+from raycdc.model.redaction import without_literals
 
 
 class Unparsable(Exception):  # noqa: N818 - not an error of the program: `parse_ddl` turns it into a `Refused`

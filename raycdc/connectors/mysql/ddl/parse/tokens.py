@@ -18,7 +18,7 @@ from enum import Enum, auto
 
 from raycdc.model import TableId
 from raycdc.model.column_names import mysql_fold
-from raycdc.model.statement_redaction import without_literals
+from raycdc.model.redaction import without_literals
 
 
 class TokenKind(Enum):

@@ -1,4 +1,4 @@
-"""A clock that a test turns. That of the simulation is `tests.support.simulation.network.SimulatedClock`."""
+"""A clock that a test advances. The simulation has its own: `tests.support.simulation.network.SimulatedClock`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from raycdc.core.threads import Threads
 
 
 class ManualClock(Threads):
-    """Seconds that only a test moves on, and whoever waits; also a call that returns them."""
+    """A monotonic clock, in seconds, that only a test and waiting threads advance; calling it returns the time."""
 
     def __init__(self, s: float = 0.0, *, chance: float = 0.0) -> None:
         self.s = s
-        #: How long was waited, each time.
+        #: The length of each wait.
         self.pauses: list[float] = []
         self._chance = chance
 

@@ -1,4 +1,4 @@
-"""Whether a job's lake holds what its source holds: asked by every test of a whole run into Delta.
+"""Compares a job's lake with its source, for tests of whole runs into Delta.
 
 `raycdc.sandbox.compare` reads both sides without raycdc's own connector.
 """
@@ -10,7 +10,7 @@ from tests.support.jobs import Job
 
 
 def differences(job: Job, *tables: str) -> list[str]:
-    """In what `tables` (default: all of the job) differ, by columns and by rows; empty if they are equal."""
+    """Return the differences of `tables` (default: all of the job) by columns and rows; empty if they are equal."""
     names = [(job.database, table) for table in tables or job.tables]
     with job.server.connect() as connection:
         results = compare_lake(connection, job.lake, names)
@@ -22,13 +22,14 @@ def lake_is_equal(job: Job, *tables: str) -> bool:
 
 
 def require_lake_equal(job: Job, *tables: str) -> None:
-    """An `AssertionError` with the differences, unless there are none."""
+    """Raise `AssertionError` with the differences, if there are any."""
     assert differences(job, *tables) == []
 
 
 def require_rows_equal(job: Job, *tables: str) -> None:
-    """As `require_lake_equal`, by the columns that source and lake both have: a column that the source dropped, or that
-    somebody added to the lake, is none of the rows'.
+    """Raise `AssertionError` if the rows differ in the columns that source and lake both have.
+
+    Columns that the source dropped, or that another user added to the lake, are ignored.
     """
     for table in tables:
         with job.server.connect() as connection:

@@ -43,7 +43,7 @@ _COLUMNS_MAX = 12
 
 
 class DdlGenerator:
-    """An endless stream of statements, the same for the same seed; for the default sql_mode."""
+    """Generates statements without end, the same for the same seed; for the default sql_mode."""
 
     def __init__(self, seed: int, *, mariadb: bool) -> None:
         self._random = random.Random(seed)
@@ -56,7 +56,7 @@ class DdlGenerator:
             yield self.statement()
 
     def statement(self) -> str:
-        """The next statement; the generator assumes that the server accepts it."""
+        """Return the next statement. The generator assumes that the server accepts it."""
         roll = self._random.random()
         if not self._tables or (roll < 0.15 and len(self._tables) < _TABLES_MAX):
             return self._create()
@@ -83,7 +83,7 @@ class DdlGenerator:
         return self._pick([f"t{self._number}", f"`t {self._number}`", f"T{self._number}", f"tabelle_ä{self._number}"])
 
     def _qualified(self, table: str, name: str) -> str:
-        """A column's name, which MariaDB takes with its table's, too."""
+        """Return a column's name, for MariaDB sometimes with its table's name."""
         return self._maybe(f"{table}.", 0.1 if self._mariadb else 0.0) + name
 
     def _new_name(self, taken: list[str]) -> str:
@@ -141,7 +141,7 @@ class DdlGenerator:
         before = list(columns)
         actions = [self._action(table, columns, before) for _ in range(self._pick_count())]
         if any(action.startswith("CONVERT") for action in actions):
-            # Together with a column that is defined anew it makes MySQL 8.0.15 crash.
+            # In combination with a column that is defined again, it makes MySQL 8.0.15 crash.
             columns[:] = before
             actions = [action for action in actions if action.startswith("CONVERT")][:1]
         ignorable = self._maybe(" ONLINE", 0.2) if self._mariadb else ""
@@ -156,7 +156,7 @@ class DdlGenerator:
     def _action(self, table: str, columns: list[str], before: list[str]) -> str:
         roll = self._random.random()
         old = self._pick(columns)
-        # MySQL lets a statement change only what was there before it.
+        # In MySQL a statement can only change columns that existed before it.
         changeable = [c for c in columns if c in before and c != "id"]
         if roll < 0.35 and len(columns) < _COLUMNS_MAX:
             name, position = self._new_name(columns), self._position(columns)

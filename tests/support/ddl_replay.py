@@ -1,4 +1,4 @@
-"""DDL statements replayed on a real server, with its ``information_schema`` as the truth about what each one did.
+"""Replays DDL statements on a real server, and compares their effects with its ``information_schema``.
 
 Each statement the server accepts is followed twice: as it was written, and as it came through the binlog. A statement
 whose tables then look the same as the server's is `SAME`, one refused by name `REFUSED`; anything else is `WRONG`,
@@ -31,7 +31,7 @@ from raycdc.model.rules.selector import TableSelector
 from raycdc.sandbox.servers import DatabaseServer
 from tests.support.sessions import session
 
-#: Offset of the first event of a binlog file.
+#: The offset of the first event of a binlog file.
 _FIRST_EVENT = 4
 
 
@@ -46,7 +46,7 @@ class ReplayVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """`source` says whether the statement was read as written or from the binlog."""
+    """The result of a statement. `source` says if it was read as written or from the binlog."""
 
     statement: str
     verdict: ReplayVerdict
@@ -55,7 +55,7 @@ class ReplayOutcome:
 
 
 class DdlReplay:
-    """One session of a server with a database of its own; temporary helper databases begin with its name."""
+    """A session of a server with its own database. Names of temporary helper databases begin with its name."""
 
     def __init__(self, server: DatabaseServer, database: str) -> None:
         self._server = server
@@ -73,7 +73,7 @@ class DdlReplay:
         self._synchronize("written", "log")
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._session.close()
         self._watch.close()
 
@@ -125,7 +125,10 @@ class DdlReplay:
             )
 
     def _truth(self, statement: str = "") -> dict[TableId, MySqlTable]:
-        """All tables as they are now; those that `statement` cannot have touched are taken from the last look."""
+        """Return all tables as they are now.
+
+        Those that `statement` cannot have changed are taken from the last call.
+        """
         touched = (
             affected_tables(statement, self._current(), dialect=self._written_dialect()).tables if statement else ()
         )
@@ -154,7 +157,7 @@ class DdlReplay:
             return str(cursor.fetchone()[0] or "")
 
     def _written_dialect(self) -> DdlDialect:
-        """How the session reads text now; unlike in a log, comments that were not executed are still there."""
+        """Return how the session reads text now. Unlike in a log, comments that were not executed are still there."""
         with self._session.cursor() as cursor:
             cursor.execute("SELECT @@sql_mode, @@explicit_defaults_for_timestamp")
             modes, explicit = cursor.fetchone()
@@ -172,7 +175,7 @@ class DdlReplay:
 
 
 def differences(model: dict[TableId, MySqlTable], truth: dict[TableId, MySqlTable]) -> str:
-    """The first difference between tables as followed and as the server describes them; empty when there is none."""
+    """Return the first difference between the followed tables and the server's description; empty if there is none."""
     if model.keys() != truth.keys():
         return f"tables {sorted(map(str, model))} instead of {sorted(map(str, truth))}"
     for name, expected in truth.items():
@@ -190,7 +193,7 @@ def differences(model: dict[TableId, MySqlTable], truth: dict[TableId, MySqlTabl
 
 
 def summary(outcomes: Sequence[ReplayOutcome]) -> dict[str, int]:
-    """How many outcomes there are of each verdict."""
+    """Return the number of outcomes of each verdict."""
     return {verdict.value: sum(o.verdict is verdict for o in outcomes) for verdict in ReplayVerdict}
 
 
@@ -214,15 +217,15 @@ def _comparable(table: MySqlTable) -> dict[str, Any]:
 
 
 def _modern(name: str) -> str:
-    """``utf8`` is what newer servers call ``utf8mb3``."""
+    """Replace ``utf8`` by ``utf8mb3``, as newer servers call it."""
     if name == "binary":
-        # Some versions print it for ENUM and SET, others nothing.
+        # Some versions print this for ENUM and SET, others do not.
         return ""
     return "utf8mb3" + name.removeprefix("utf8") if name == "utf8" or name.startswith("utf8_") else name
 
 
 class _LogTail:
-    """The statements a server has logged since the last look."""
+    """Reads the statements that a server has logged since the last call."""
 
     def __init__(self, server: DatabaseServer, connection: Any, *, mariadb: bool) -> None:
         self._folder = server.data_dir

@@ -1,4 +1,4 @@
-"""Commands whose processes are forked from one that has imported everything: a start without its second of imports.
+"""Runs commands in processes that are forked from one that has imported everything, which saves a second of imports.
 
 Most tests of the command line start many short runs, and more than half of the CPU time of such a run are imports. The
 `Nursery` is one process per test process: it imports what ``raycdc run --local`` needs, and forks a child for each
@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-#: Longest request: the arguments and the environment of one command.
+#: The maximum length of a request: the arguments and the environment of one command.
 _REQUEST_BYTES = 1 << 20
 #: The modules that the commands have imported when they are forked.
 _IMPORTS = (
@@ -50,7 +50,7 @@ _IMPORTS = (
     "raycdc.sinks.jdbc.postgres",
     "raycdc.sinks.kafka.sink",
     "raycdc.sinks.mongodb.sink",
-    # What loads compiled loops.
+    # These modules load compiled loops.
     "llvmlite.binding",
 )
 
@@ -59,14 +59,14 @@ class ForkedCommand:
     """A command that the nursery forked, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid: int, stdout: IO[bytes], status: int) -> None:
-        """`status` is the pipe that says how the command ended."""
+        """Create the object; `status` is the pipe with the end of the command."""
         self.pid = pid
         self.stdout: IO[bytes] = stdout
         self.returncode: int | None = None
         self._status = status
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while the command runs."""
+        """Return the exit code, negative for a signal; None while the command runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
@@ -80,7 +80,7 @@ class ForkedCommand:
                     raise subprocess.TimeoutExpired("raycdc", timeout or 0.0)
             told = os.read(self._status, 8)
             os.close(self._status)
-            # A nursery that is gone tells nothing; its children are killed with it.
+            # A nursery that has ended reports nothing; its children are killed with it.
             self.returncode = int(told) if told else -signal.SIGKILL
         return self.returncode
 
@@ -95,13 +95,13 @@ class ForkedCommand:
 
 
 class Nursery:
-    """The test process's side: starts the nursery's process, and asks it for commands."""
+    """The test process's side of the nursery: starts its process, and requests commands."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         with theirs:
-            # Threads of a numeric library would not be there in a child.
+            # Threads of a numeric library would not exist in a child.
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "RAYCDC_FAILPOINTS": ""}
             self._process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "tests.support.forked_commands", str(theirs.fileno())],
@@ -110,7 +110,7 @@ class Nursery:
                 env=environment,
                 start_new_session=True,
             )
-        # Before the command's process is looked for by whoever demands that nothing is left.
+        # The nursery starts before checks for leftover processes look for the command's process.
         atexit.register(self.close)
 
     @property
@@ -148,7 +148,7 @@ _nurseries: dict[int, Nursery] = {}
 
 
 def nursery() -> Nursery:
-    """The nursery of the calling process, started at the first call."""
+    """Return the nursery of the calling process, which is started at the first call."""
     mine = _nurseries.get(os.getpid())
     if mine is None or not mine.alive:
         mine = _nurseries[os.getpid()] = Nursery()
@@ -172,7 +172,7 @@ def ended(
     timeout_s: float,
     kill: Callable[[], object],
 ) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command at its end; `kill` is called where it takes too long."""
+    """Return exit code, output and errors of a command at its end; `kill` is called if it takes too long."""
     timer = threading.Timer(timeout_s, kill)
     timer.start()
     try:
@@ -187,7 +187,7 @@ def ended(
 
 
 def _serve(asking: socket.socket) -> int:
-    """Fork a child for each request until nobody can ask any more."""
+    """Fork a child for each request, until the test process closes the pipe."""
     import importlib
 
     for name in _IMPORTS:
@@ -208,7 +208,7 @@ def _serve(asking: socket.socket) -> int:
         if woken in ready:
             with contextlib.suppress(BlockingIOError):
                 woken.recv(4096)
-        # A child may have ended before its signal was looked for.
+        # A child may have ended before its signal was handled.
         _tell_ends(children)
         if asking not in ready:
             continue
@@ -238,7 +238,7 @@ def _serve(asking: socket.socket) -> int:
 
 
 def _tell_ends(children: dict[int, int]) -> None:
-    """Tell of each child that has ended how it did."""
+    """Report the exit status of each child that has ended."""
     for pid in list(children):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -249,7 +249,7 @@ def _tell_ends(children: dict[int, int]) -> None:
 
 
 def _command(asked: dict[str, Any], out: int, err: int) -> NoReturn:
-    """Be the command, to its end."""
+    """Run the command in the child, to its end."""
     os.setsid()
     for descriptor, standard in ((out, 1), (err, 2)):
         os.dup2(descriptor, standard)
@@ -258,7 +258,7 @@ def _command(asked: dict[str, Any], out: int, err: int) -> NoReturn:
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv = ["raycdc", *asked["arguments"]]
-    # As the interpreter does with it; what is there already stays first.
+    # Like the interpreter; existing entries stay first.
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
     sys.path[1:1] = paths
     gc.unfreeze()
@@ -271,17 +271,17 @@ def _command(asked: dict[str, Any], out: int, err: int) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """End as the interpreter does, threads and exit functions included, but take nothing apart.
+    """End like the interpreter, including threads and exit functions, but without freeing objects.
 
     All that was imported is shared with the nursery, and a page of it is copied when its first object is forgotten:
-    that took more than twice the CPU time of a short run. Commands that start from nothing show how all of it ends.
+    that took more than twice the CPU time of a short run. Commands that are not forked test the complete end.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # Waits for threads, and for pools of them.
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        code = 120  # As the interpreter says it.
+        code = 120  # The text is that of the interpreter.
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(code)

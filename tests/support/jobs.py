@@ -1,4 +1,4 @@
-"""A pipeline as users run it, for tests that kill it: the real command in a process of its own, and its story.
+"""A pipeline as users run it, for tests that kill it: the real command in its own process, and its events.
 
 `Job` writes the configuration and starts ``raycdc run --json``; `JobRun` is one such process. Fail points are armed by
 environment variables (`raycdc.core.failpoints`); one folder of markers belongs to the job, so a point acts once however
@@ -39,7 +39,7 @@ from raycdc.pipeline import Pipeline
 from raycdc.sandbox.servers import DatabaseServer
 from tests.support.forked_commands import ForkedCommand, nursery
 
-#: A run of the command that does not end by itself within this is a failure of the test.
+#: A run of the command that takes longer than this fails the test.
 RUN_TIMEOUT_S = 900.0
 
 Process = subprocess.Popen[bytes] | ForkedCommand
@@ -64,7 +64,8 @@ class Job:
     sink: str = "delta"
     write: str = "upsert"
     local: bool = False
-    #: Of a run that is not local. Under ``auto`` its readers may be ended by themselves only after the hand-over.
+    #: The engines of a run that is not local. With ``auto``, its readers could only be killed separately after the
+    #: promotion.
     engines: str = "always"
     chunk_rows: int = 500
     readers: int = 3
@@ -72,7 +73,7 @@ class Job:
     #: Further keys of ``[readers]``, as TOML.
     readers_keys: str = ""
     epoch_interval: str = "500ms"
-    #: Only MySQL without GTIDs waits for it; these servers make a transaction visible within milliseconds.
+    #: Only MySQL without GTIDs waits for this time; these servers make a transaction visible within milliseconds.
     visible_within: str = "2s"
     #: Further keys of ``source.snapshot``, and of ``source``, as TOML.
     snapshot: str = ""
@@ -85,7 +86,8 @@ class Job:
     state_url: str = ""
     #: Further sections, as TOML.
     sections: str = ""
-    #: Whether each run starts from nothing. Local ones are else forked from a process that has imported everything.
+    #: True if each run starts without the nursery. Otherwise local runs are forked from a process that has imported
+    #: everything.
     cold: bool = False
     started: int = field(default=0)
     #: The runs, in order.
@@ -101,22 +103,22 @@ class Job:
 
     @property
     def markers(self) -> Path:
-        """Where fail points leave ``NAME.hit``."""
+        """Return the folder in which failpoints leave ``NAME.hit``."""
         return self.folder / "failpoints"
 
     def hit(self) -> set[str]:
-        """Names of the fail points that have acted."""
+        """Return the names of the failpoints that have acted."""
         return {path.stem for path in self.markers.glob("*.hit")}
 
     def stopped_at(self, point: str) -> bool:
-        """Whether the process that the fail point stops (action ``stop``) is stopped by now.
+        """Return True if the process that the failpoint stops (action ``stop``) is stopped by now.
 
         The point's mark is there a moment earlier: a SIGCONT sent at the mark could arrive before the SIGSTOP, which
         would then hold the process for good.
         """
         try:
             pid = int((self.markers / f"{point}.hit").read_text())
-        except (FileNotFoundError, ValueError):  # not reached yet, or its mark is half written
+        except (FileNotFoundError, ValueError):  # The failpoint was not reached yet, or its mark is incomplete.
             return False
         return process_state(pid) == "T"
 
@@ -152,7 +154,7 @@ write = "{self.write}"
         return path
 
     def source_section(self) -> str:
-        """The keys of ``[source]``."""
+        """Return the keys of ``[source]``."""
         names = ", ".join(json.dumps(f"{self.database}.{table}") for table in self.tables)
         snapshot = f'chunk_rows = {self.chunk_rows}, visible_within = "{self.visible_within}"'
         snapshot += f", {self.snapshot}" if self.snapshot else ""
@@ -169,23 +171,25 @@ snapshot = {{ {snapshot} }}
 
     @property
     def shares_process(self) -> bool:
-        """Whether a run that ends by itself can be one of the test's process. Not with Ray and Spark, which a process
-        has once; not where each run is to start from nothing; and not into a sink that prints rows.
+        """Return True if a run that ends by itself can be one of the test's process.
+
+        Not with Ray and Spark, which a process has only once; not if each run must start in a new process; and not into
+        a sink that prints rows.
         """
         return self.local and not self.cold and self.sink != "console"
 
     def environment(self, failpoints: str = "") -> dict[str, str]:
-        """What a run finds in its environment, beside what the test has."""
+        """Return the environment of a run, in addition to that of the test."""
         return {
             "RAYCDC_TEST_PASSWORD": getattr(self.server, "cdc_user", ""),
-            # A Ray that somebody else runs here is none of the job's.
+            # The job must not join a Ray of another process on this machine.
             "RAY_ADDRESS": "127.0.0.1:1",
             "RAYCDC_FAILPOINTS": failpoints,
             "RAYCDC_FAILPOINT_DIR": str(self.markers),
         }
 
     def run(self) -> Run:
-        """Run until caught up, in this process where that is possible, and return the run that has ended."""
+        """Run until caught up, in this process if possible, and return the ended run."""
         if not self.shares_process:
             run = self.start("--until", "caught-up")
             run.wait()
@@ -246,7 +250,7 @@ format = {{ type = "maxwell-json", columns = {json.dumps(self.columns)}{self.for
 
 @dataclass(slots=True)
 class CollectionJob(Job):
-    """A pipeline from collections of the MongoDB at `uri`; `server` is of no use to it."""
+    """A pipeline from collections of the MongoDB at `uri`; `server` is not used."""
 
     uri: str = ""
     startup: str = "snapshot"
@@ -263,14 +267,14 @@ startup = "{self.startup}"
 
 
 class Run:
-    """What a run of a job told: its events, and in `log` what the command said beside them."""
+    """The events of a run of a job; `log` has the other output of the command."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
         self.events: list[dict[str, Any]] = []
 
     def wait(self) -> int:
-        """The exit code, at the end."""
+        """Wait for the end, and return the exit code."""
         raise NotImplementedError
 
     def pids(self) -> dict[str, Any]:
@@ -279,13 +283,13 @@ class Run:
         return started[-1]["pids"] if started else {}
 
     def story(self) -> str:
-        """The last events and what the command said, for a failing test."""
+        """Return the last events and the other output, for a failing test."""
         told = [json.dumps(event) for event in self.events if event["event"] != "progress"][-15:]
         return "\n".join([*told, self.log.read_text(errors="replace")[-3000:]])
 
 
 class EndedRun(Run):
-    """A run in the test's process, which ended before anybody has it."""
+    """A run in the test's process, which has ended before the object is returned."""
 
     def __init__(self, log: Path) -> None:
         super().__init__(log)
@@ -295,7 +299,7 @@ class EndedRun(Run):
         return self._code
 
     def run(self, configuration: Path) -> None:
-        """Run until caught up, as the command does with ``--local --json``, in a thread without its signal handlers."""
+        """Run until caught up, like the command with ``--local --json``, in a thread without its signal handlers."""
         way = RunOptions(until="caught-up", local=True)
         lines = io.StringIO()
         errors: list[BaseException] = []
@@ -336,7 +340,10 @@ class JobRun(Run):
         return self.process.poll() is not None
 
     def wait(self, *, timeout_s: float = RUN_TIMEOUT_S) -> int:
-        """Wait for the end; the exit code, negative for a signal. Kills what does not end in time, and says so."""
+        """Wait for the end and return the exit code, negative for a signal.
+
+        Kills a command that does not end in time, and reports that.
+        """
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -359,9 +366,10 @@ class JobRun(Run):
         return True
 
     def wait_for_rows(self, condition: Callable[[], bool]) -> None:
-        """As `wait_for`, for a condition that reads the target: it is asked anew after each event, as reading costs.
+        """Wait like `wait_for`, for a condition that reads the target.
 
-        An `AssertionError` where the command ended before it held.
+        The condition is checked after each event, because reading is expensive. Raises `AssertionError` if the command
+        ended before it held.
         """
         told = -1
 
@@ -386,11 +394,11 @@ class JobRun(Run):
         return self.wait()
 
     def kill(self) -> None:
-        """``kill -9`` of the command and of whatever it left behind in its session."""
+        """Kill the command, and all processes of its session, by ``kill -9``."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            # It has ended, or was forked a moment ago and leads no session yet.
+            # The process has ended, or was just forked and leads no session yet.
             self.process.kill()
         self.process.wait()
         self._close()
@@ -410,7 +418,7 @@ class JobRun(Run):
 
 
 def command(words: Sequence[str], *, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """``raycdc WORDS`` in the test's process: its exit code, output and errors. For a command that is not the story."""
+    """Run ``raycdc WORDS`` in the test's process; return its exit code, output and errors."""
     out, errors = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         for name, value in environment.items():
@@ -420,19 +428,19 @@ def command(words: Sequence[str], *, environment: Mapping[str, str]) -> subproce
 
 
 def rows_by(*runs: Run) -> EngineRows:
-    """The rows that the runs committed, by who read and who wrote them."""
+    """Return the committed rows of the runs, by the engine that read and the engine that wrote them."""
     commits = [event for run in runs for event in list(run.events) if event["event"] == "commit"]
     return reduce(operator.add, map(EngineRows.from_json, commits), NO_ENGINE_ROWS)
 
 
 def require_engines(*runs: Run) -> None:
-    """An `AssertionError` unless the runs committed rows, and Ray's readers read and Spark wrote each of them."""
+    """Raise `AssertionError` unless the runs committed rows, all of which Ray's readers read and Spark wrote."""
     rows = rows_by(*runs)
     assert (set(rows.read), set(rows.written)) == ({EngineName.RAY}, {EngineName.SPARK}), f"{rows}\n{runs[-1].story()}"
 
 
 def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_max: int = 60) -> list[int]:
-    """Run `job` while it is `busy`, starting it again whenever it dies. Exit codes of the dead.
+    """Run `job` while it is `busy`, starting it again whenever it dies. Return the exit codes of the killed runs.
 
     A run that ends by itself with an error is a failure: only kills may end it.
     """
@@ -453,7 +461,7 @@ def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_m
 
 
 def catch_up(job: Job) -> None:
-    """Run `job` until the sink holds everything the source has now; the workload must be over."""
+    """Run `job` until the sink has everything that the source has now; the workload must have ended."""
     final = job.run()
     code = final.wait()
     if code != 0:

@@ -1,4 +1,4 @@
-"""As much of Kubernetes as Spark's driver asks for: an API server whose pods are processes of this machine.
+"""The part of Kubernetes that Spark's driver needs: an API server whose pods are processes of this machine.
 
 It keeps pods and config maps as they are posted, and starts each executor's pod as Spark's image would: Java with the
 pod's environment, in an empty folder, and with nothing of ours on its path. No container separates it from this
@@ -32,7 +32,7 @@ _MAIN = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as it was posted: `document` is all of it."""
+    """A pod; `document` is its complete description as it was posted."""
 
     namespace: str
     name: str
@@ -44,19 +44,19 @@ class Pod:
     @classmethod
     def of(cls, namespace: str, posted: Any) -> Pod:
         metadata, (container,) = posted["metadata"], posted["spec"]["containers"]
-        # The pod's own address has no value: it is that of this machine.
+        # The address of the pod has no value: it is that of this machine.
         environment = {each["name"]: each.get("value", "127.0.0.1") for each in container["env"]}
         return cls(namespace, metadata["name"], metadata["labels"], container["image"], environment, posted)
 
     def shown(self, phase: str) -> Mapping[str, Json]:
-        """As the API server shows it."""
+        """Return the pod as the API server shows it."""
         known: Any = self.document["metadata"]
         metadata = {**known, "uid": self.name, "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
         status = {"phase": phase, "podIP": "127.0.0.1", "containerStatuses": []}
         return {**self.document, "metadata": metadata, "status": status}
 
     def command(self, home: Path) -> list[str]:
-        """What the image of the Spark in `home` runs for an executor."""
+        """Return the command that the image of the Spark in `home` runs for an executor."""
         given = self.environment
         options = [given[key] for key in sorted(given) if key.startswith("SPARK_JAVA_OPT_")]
         arguments = {
@@ -73,13 +73,13 @@ class Pod:
 
 
 class Pods:
-    """The pods that were asked for, each with its process. Thread-safe."""
+    """The requested pods, each with its process. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._there: dict[str, tuple[Pod, subprocess.Popen[bytes]]] = {}
-        #: Each that was ever asked for.
+        #: All pods that were ever requested.
         self.asked: list[Pod] = []
 
     def create(self, pod: Pod) -> Mapping[str, Json]:
@@ -90,12 +90,12 @@ class Pods:
         return pod.shown("Pending")
 
     def list(self) -> list[Mapping[str, Json]]:
-        """All that were not deleted, as the API server shows them."""
+        """Return all pods that were not deleted, as the API server shows them."""
         with self._lock:
             return [pod.shown(_phase(process)) for pod, process in self._there.values()]
 
     def delete(self, name: str | None) -> None:
-        """End the pod; all of them, where no name is given."""
+        """End the pod; all pods if no name is given."""
         with self._lock:
             for each in [name] if name else list(self._there):
                 if (found := self._there.pop(each, None)) is not None:
@@ -103,7 +103,7 @@ class Pods:
                     found[1].wait()
 
     def said(self) -> str:
-        """What the executors wrote to their logs."""
+        """Return the logs of the executors."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("*.log")))
 
     def _started(self, pod: Pod) -> subprocess.Popen[bytes]:
@@ -131,7 +131,7 @@ def _phase(process: subprocess.Popen[bytes]) -> str:
 
 @contextmanager
 def kubernetes() -> Iterator[tuple[str, Pods]]:
-    """The URL of the API server while the block runs, and its pods."""
+    """Run the API server while the block runs; yield its URL and its pods."""
     with tempfile.TemporaryDirectory(prefix="raycdc-pods-") as folder:
         pods = Pods(Path(folder))
 
@@ -154,7 +154,7 @@ class _Api(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Lists of pods; there is nothing else."""
+        """Answer requests for lists of pods; there are no others."""
         found = _PODS.match(urlsplit(self.path).path)
         if found is not None and found[2] is None:
             self._answer({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.there.list()})
@@ -180,7 +180,7 @@ class _Api(BaseHTTPRequestHandler):
         self._answer({"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
-        """Say nothing."""
+        """Print nothing."""
 
     def _refuse(self) -> None:
         self._answer({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404}, code=404)

@@ -17,14 +17,14 @@ from confluent_kafka import KafkaException, Producer
 from raycdc.sandbox.background import again_and_again
 from raycdc.sandbox.servers import KafkaServer
 
-#: One transaction in so many is aborted.
+#: The number of transactions per aborted one.
 ABORT_EVERY = 4
 COLUMNS = "id BIGINT, name STRING, description STRING, weight DOUBLE, PRIMARY KEY (id)"
 _TIMEOUT_S = 300.0
 
 
 class ProductFeed:
-    """Not thread-safe but for `partitions`, which may grow while `running`."""
+    """Writes the messages. Not thread-safe, except for `partitions`, which may grow within `running`."""
 
     def __init__(self, kafka: KafkaServer, topic: str, *, seed: int, partitions: int) -> None:
         self._topic = topic
@@ -41,7 +41,7 @@ class ProductFeed:
         self._producer.init_transactions(_TIMEOUT_S)
 
     def transaction(self) -> None:
-        """A few changes, committed or aborted."""
+        """Make a few changes in a transaction, which is committed or aborted."""
         self._count += 1
         doomed = self._count % ABORT_EVERY == 0
         rows, partition, born = dict(self.rows), dict(self._partition), self._born
@@ -58,14 +58,18 @@ class ProductFeed:
 
     @contextmanager
     def running(self, *, pause_s: float) -> Iterator[ProductFeed]:
-        """Transactions in the background while the block runs; an error there is raised at its end, or told with the
-        block's own.
+        """Make transactions in the background while the block runs.
+
+        An error is raised at the end of the block, or added to the block's own error.
         """
         with again_and_again(self.transaction, pause_s=pause_s):
             yield self
 
     def _committed(self) -> bool:
-        """Whether the transaction is; one that a broker's death took messages of can only be aborted."""
+        """End the transaction; return True if it was committed.
+
+        If the death of a broker took messages of it, it can only be aborted.
+        """
         try:
             self._end(self._producer.commit_transaction)
         except KafkaException as error:
@@ -76,7 +80,7 @@ class ProductFeed:
 
     @staticmethod
     def _end(end: Callable[[float], None]) -> None:
-        """Try again for as long as the broker is away: the outcome is known only when it answered."""
+        """Retry while the broker is unreachable, because the outcome is known only after its answer."""
         while True:
             try:
                 end(_TIMEOUT_S)

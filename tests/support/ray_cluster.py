@@ -1,4 +1,4 @@
-"""Ray clusters on one machine: one node that many jobs join, or several, for tests of readers that are elsewhere.
+"""Ray clusters on one machine: one node that many jobs join, or several nodes, for tests of readers on other nodes.
 
 Each node has a raylet of its own, as on machines of their own. Of several nodes each has a spool folder of its own.
 """
@@ -20,15 +20,15 @@ from raycdc.runtime.ray.ray_private import prepare
 from raycdc.runtime.spools import FOLDER_VARIABLE
 from raycdc.sandbox.servers import ServerError
 
-#: The least Ray accepts: rows never pass through its object store here.
+#: The minimum of Ray: rows never pass through its object store here.
 OBJECT_STORE_BYTES = 80 << 20
-#: Times the nodes are started before the test gives up.
+#: The number of attempts to start the nodes.
 START_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Further:
-    """What a node has beside CPUs."""
+    """The resources and labels of a node besides its CPUs."""
 
     labels: dict[str, str] = field(default_factory=dict)
     resources: dict[str, float] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Further:
 
 @dataclass(frozen=True, slots=True)
 class TwoNodes:
-    """A head node and another one; `spool` is where readers on either keep segments, unless it is the driver's."""
+    """A head node and another one. Readers on either keep segments in `spool`, unless it is the driver's."""
 
     address: str
     spool: Path
@@ -46,7 +46,7 @@ class TwoNodes:
 
     @property
     def section(self) -> str:
-        """The sections of a pipeline that runs on them, as TOML."""
+        """Return the sections of a pipeline that runs on the nodes, as TOML."""
         return f'[ray]\naddress = "{self.address}"\n[spark]\nmaster = "local[2]"'
 
     def segments(self) -> list[Path]:
@@ -54,13 +54,13 @@ class TwoNodes:
         return sorted(self.spool.rglob("*.arrow"))
 
     def silence_other(self) -> None:
-        """The node that is not the head's stands still, as one does that is cut off; it comes back no more."""
+        """Stop the processes of the node that is not the head, as if it were cut off. It never continues."""
         raylets = [found.process.pid for found in self._other.all_processes["raylet"]]
         self._silent.extend(with_children(raylets))
         self._signal(signal.SIGSTOP)
 
     def end_silent(self) -> None:
-        """Processes that stand still do not see that their raylet ends."""
+        """Kill the stopped processes, which cannot notice that their raylet ends."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -69,7 +69,7 @@ class TwoNodes:
                 os.kill(pid, number)
 
     def kill_other(self) -> None:
-        """The node that is not the head's loses power."""
+        """Kill the node that is not the head, as by a power cut."""
         self._cluster.remove_node(self._other, allow_graceful=False)
 
 
@@ -81,8 +81,10 @@ def two_nodes(
     resources: dict[str, float] | None = None,
     given_up: bool = True,
 ) -> Iterator[TwoNodes]:
-    """Start both, and end them with all their processes. The other node has these labels and further resources; unless
-    it is `given_up`, Ray waits for it without an end when it is silent.
+    """Start both nodes, and end them with all their processes.
+
+    The other node has these labels and further resources; unless it is `given_up`, Ray waits for it without an end when
+    it is silent.
     """
     spool, further = folder / "other-spool", Further(labels or {}, resources or {})
     patient = {} if given_up else {"RAY_health_check_failure_threshold": "1000000"}
@@ -98,26 +100,26 @@ def two_nodes(
 
 
 def with_children(pids: list[int]) -> list[int]:
-    """The processes and all that they have started."""
+    """Return the processes, and all that they have started."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
     found = list(pids)
-    for pid in found:  # Grows meanwhile.
+    for pid in found:  # The list grows during the loop.
         found += [child for child, parent in parents.items() if parent == pid]
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingNodes:
-    """A head node, and others of one CPU each that Ray's autoscaler brings and takes back."""
+    """A head node, and other nodes of one CPU each, which Ray's autoscaler starts and ends."""
 
     address: str
     log: Path
 
     def alive(self) -> list[str]:
-        """The last digits of the nodes that are alive now, the head's first; nobody has to join the cluster for it."""
+        """Return the last digits of the live nodes, the head's first, without joining the cluster."""
         from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
         nodes = GcsClient(address=self.address).get_all_node_info()
@@ -126,7 +128,7 @@ class ScalingNodes:
 
 @dataclass(frozen=True, slots=True)
 class GrowingCluster:
-    """A head node of one CPU, to which a node like it is added by hand."""
+    """A head node of one CPU, to which nodes of the same size are added manually."""
 
     address: str
     _cluster: Any
@@ -138,7 +140,7 @@ class GrowingCluster:
 
     @contextmanager
     def another(self) -> Iterator[None]:
-        """One more node, for as long as the block lasts."""
+        """Add a node while the block runs."""
         from raycdc.runtime.ray.ray_start import lean_nodes
 
         with lean_nodes():
@@ -151,13 +153,13 @@ class GrowingCluster:
 
 @contextmanager
 def growing_cluster(folder: Path) -> Iterator[GrowingCluster]:
-    """Start the head, and end it with all that came to it."""
+    """Start the head, and end it with all nodes that joined it."""
     environment = {FOLDER_VARIABLE: str(folder / "other-spool")}
     with _environment(environment), _cluster(others=0, head_cpus=1) as (cluster, _):
         yield GrowingCluster(str(cluster.address), cluster)
 
 
-#: Each node of a cluster that scales has an id that its autoscaler knows beforehand; this is the head's.
+#: Each node of a cluster that scales has an id that its autoscaler knows in advance; this is the head's.
 HEAD_ID = "f" * 51 + "00000"
 
 
@@ -165,8 +167,9 @@ HEAD_ID = "f" * 51 + "00000"
 def scaling_nodes(
     folder: Path, *, others: int, idle_s: float = 6.0, head_cpus: int = 1, version: Literal["v1", "v2"] = "v2"
 ) -> Iterator[ScalingNodes]:
-    """Up to `others` come while actors wait for CPUs, and go when nobody has used them for `idle_s`; `version` is that
-    of Ray's autoscaler.
+    """Let up to `others` nodes come while actors wait for CPUs, and end nodes that were unused for `idle_s`.
+
+    `version` is that of Ray's autoscaler.
     """
     spools, config = folder / "spools", folder / "scaler.json"
     logs = folder / "scaler"
@@ -193,7 +196,7 @@ def scaling_nodes(
 
 
 def _scaler(address: str, *, others: int, idle_s: float, cpus: int) -> str:
-    """The autoscaler's configuration, as JSON."""
+    """Return the autoscaler's configuration, as JSON."""
     small = {"object_store_memory": OBJECT_STORE_BYTES}
     config = {
         "cluster_name": "raycdc",
@@ -206,7 +209,7 @@ def _scaler(address: str, *, others: int, idle_s: float, cpus: int) -> str:
             "launch_multiple": True,
             "head_node_id": HEAD_ID,
             "gcs_address": address,
-            # For v1: the nodes of one machine have one address, and nobody logs in there.
+            # For v1: the nodes of one machine have the same address, and there are no logins.
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,
             "disable_launch_config_check": True,
@@ -244,16 +247,16 @@ def _scaler(address: str, *, others: int, idle_s: float, cpus: int) -> str:
 
 @contextmanager
 def one_node() -> Iterator[str]:
-    """The address of a Ray that jobs join one after the other, so that none of them has to start its own."""
+    """Provide the address of a Ray that jobs join one after the other, so that none of them has to start its own."""
     with _cluster(others=0) as (cluster, _):
         yield str(cluster.address)
 
 
 @contextmanager
 def _cluster(*, others: int, head_cpus: int = 2, further: Further | None = None) -> Iterator[tuple[Any, list[Any]]]:
-    """A head node and `others`, which have what is `further`."""
+    """Start a head node and `others`, whose resources and labels are `further`."""
     prepare("auto")
-    # Without tokens: a process that imported Ray before would not know them.
+    # Without tokens, because a process that imported Ray before would not know them.
     with _environment({"RAY_AUTH_MODE": "disabled"}):
         from ray.cluster_utils import Cluster
 
@@ -283,7 +286,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _start(kind: Any, options: dict[str, Any], others: list[Further]) -> tuple[Any, list[Any]]:
-    """A busy machine may miss Ray's own fixed start-up limit, so starting is tried again."""
+    """Start a node, with retries, because a busy machine may exceed Ray's own time limit of a start."""
     for attempt in range(1, START_ATTEMPTS + 1):
         cluster = kind()
         try:

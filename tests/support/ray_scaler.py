@@ -33,7 +33,7 @@ def main(version: str, gcs_address: str, config: str, logs: str, spools: str) ->
 
     def next_id(self: Any) -> str:
         made: str = number(self)
-        # The node that is made next inherits it.
+        # The node that is started next inherits it.
         os.environ[FOLDER_VARIABLE] = str(Path(spools, made[-5:]))
         return made
 
@@ -48,12 +48,12 @@ def main(version: str, gcs_address: str, config: str, logs: str, spools: str) ->
     signal.signal(signal.SIGTERM, end)
     with lean_nodes():
         monitor = _monitor(version, gcs_address, config, logs)
-        monitor._signal_handler = end  # What v1 has SIGTERM do.
+        monitor._signal_handler = end  # The action of v1 at SIGTERM.
         monitor.run()
 
 
 def _monitor(version: str, gcs_address: str, config: str, logs: str) -> Any:
-    """The autoscaler, which is imported only here, as each of the two looks at the environment."""
+    """Return the autoscaler, which is imported only here, because each of the two reads the environment at import."""
     if version == "v1":
         from ray.autoscaler._private.monitor import Monitor
 

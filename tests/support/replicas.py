@@ -18,7 +18,7 @@ _CAUGHT_UP_S = 300
 
 
 class ReplicatedPair:
-    """See the module's docstring. `make` makes a server from its settings."""
+    """Two servers that replicate; see the module's docstring. `make` makes a server from its settings."""
 
     def __init__(self, make: Callable[[Mapping[str, str | None]], DatabaseServer]) -> None:
         self.primary = make({"server-id": "1071"})
@@ -29,7 +29,7 @@ class ReplicatedPair:
             for server in (self.primary, self.replica):
                 server.start()
             if isinstance(self.primary, MariaDbServer):
-                # Both have the transactions of the template they were copied from.
+                # Both servers have the transactions of the template from which they were copied.
                 (position,) = self.primary.execute("SELECT @@gtid_binlog_pos")[0]
                 self.replica.execute(f"SET GLOBAL gtid_slave_pos = '{position}'")
             self._follow()
@@ -58,14 +58,14 @@ class ReplicatedPair:
             raise ServerError(f"the replica did not catch up: {self.replica.execute('SHOW SLAVE STATUS')}")
 
     def promote(self) -> None:
-        """The primary dies and its replica takes over, with all its transactions: `primary` is the new one."""
+        """Kill the primary and promote its replica, which has all transactions: `primary` is then the new one."""
         self.wait_until_replicated()
         self.primary.kill()
         self.replica.execute("STOP SLAVE", "RESET SLAVE ALL")
         self.primary, self.replica = self.replica, self.primary
 
     def swap_back(self) -> None:
-        """After `promote`: start the server that died, as replica of the other."""
+        """Start the server that died, as replica of the other one. Called after `promote`."""
         self.replica.start()
         self._follow()
         self.wait_until_replicated()
@@ -87,7 +87,7 @@ class ReplicatedPair:
 
 
 class Forwarder:
-    """A TCP address of its own that leads to `target`, (host, port), wherever that points when someone connects."""
+    """A TCP address that leads to `target`, (host, port), at the time of each connection."""
 
     host = LOOPBACK
 
@@ -104,7 +104,7 @@ class Forwarder:
         self.close()
 
     def close(self) -> None:
-        """End the address and every connection through it."""
+        """Close the address and every connection through it."""
         self._doorway.close()
         self.cut()
 

@@ -17,7 +17,7 @@ import pymysql
 from raycdc.sandbox.servers import DatabaseServer
 from raycdc.sandbox.servers.private import wait_until
 
-#: The table that is changed: rows of it are changed by `Traffic` through columns that no change takes away.
+#: The changed table. `Traffic` changes its rows through columns that no schema change removes.
 ORDERS = """CREATE TABLE orders (
   id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   customer INT,
@@ -27,30 +27,30 @@ ORDERS = """CREATE TABLE orders (
   KEY by_customer (customer)
 ) DEFAULT CHARSET=utf8mb4 COMMENT='what was ordered'"""
 
-#: The changes asked of the tools: a column more, one less, one renamed, one wider, one elsewhere.
+#: The schema changes: a column added, dropped, renamed, made wider, and moved.
 ALTER = (
     "ADD COLUMN priority TINYINT NOT NULL DEFAULT 3 AFTER id, CHANGE customer client BIGINT, DROP COLUMN status, "
     "MODIFY note VARCHAR(80) AFTER client"
 )
-#: As `ALTER` without the name: gh-ost does not rename unless it is told what that is to mean.
+#: The options as in `ALTER`, without the name: gh-ost does not rename without an explicit option.
 ALTER_NO_NAME = ALTER.replace("CHANGE customer client", "MODIFY customer").replace("AFTER client", "AFTER customer")
 #: The effect of `ALTER` on columns that stay: the name in the table, and in its shadow.
 SHARED = {"id": "id", "customer": "client", "amount": "amount", "note": "note"}
 SHARED_NO_NAME = {**SHARED, "customer": "customer"}
 
-#: Lock wait timeout, deadlock, and no such table (between two renames): tried again.
+#: Errors that are retried: lock wait timeout, deadlock, and no such table (between two renames).
 _PASSING = (1205, 1213, 1146)
 
 
 def fill(server: DatabaseServer, database: str, rows: int) -> None:
-    """The table with `rows` rows."""
+    """Create the table with `rows` rows."""
     values = ", ".join(f"({n}, {n}.25, 'note {n}', 'paid')" for n in range(1, rows + 1))
     insert = f"INSERT INTO orders (customer, amount, note, status) VALUES {values}"
     server.execute("DROP TABLE IF EXISTS orders", ORDERS, insert, database=database)
 
 
 class Traffic:
-    """Rows of the table come, change and go all the time, over one connection. `made` counts the transactions."""
+    """Inserts, changes and deletes rows of the table over one connection. `made` counts the transactions."""
 
     def __init__(self, server: DatabaseServer, database: str) -> None:
         self.made = 0
@@ -69,11 +69,11 @@ class Traffic:
         self._thread.join(timeout=300)
 
     def paused(self) -> threading.Lock:
-        """No transaction is under way, and none begins, while this is held."""
+        """Hold off transactions within the block; none is open or begins."""
         return self._writes
 
     def wait_for(self, transactions: int) -> None:
-        """Wait until so many more were made."""
+        """Wait until this many more transactions were made."""
         wanted = self.made + transactions
         wait_until(lambda: self.made >= wanted, timeout_s=300, what=f"{transactions} transactions")
 
@@ -137,7 +137,7 @@ class GhOst:
         )
 
     def cut_over(self, shared: Mapping[str, str], traffic: Traffic) -> None:
-        """Bring the shadow up to date while nobody writes, and put it in the table's place."""
+        """Bring the shadow up to date while all writers wait, and put it in place of the table."""
         with traffic.paused():
             self._cut_over(shared)
 
@@ -161,7 +161,7 @@ class GhOst:
             if self._atomic:
                 swap = threading.Thread(target=self._swap)
                 swap.start()
-                # As the tool does: whoever writes queues behind the rename.
+                # As with the tool, writers queue behind the rename.
                 wait_until(self._swap_waits, timeout_s=300, what="the rename to wait for its lock")
                 cursor.execute(f"drop /* gh-ost */ table if exists `{db}`.`_orders_del`")
                 cursor.execute("unlock /* gh-ost */ tables")
@@ -244,7 +244,7 @@ class PtOsc:
 
 
 def _patiently(cursor: Any, statement: str, tries: int = 20) -> None:
-    """Run a statement as the tool does: again where it met a deadlock."""
+    """Run a statement like the tool: again after a deadlock."""
     for left in reversed(range(tries)):
         try:
             cursor.execute(statement)

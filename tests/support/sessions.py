@@ -11,13 +11,13 @@ from raycdc.sandbox.servers import DatabaseServer
 
 
 def settings_of(server: DatabaseServer, user: str = "cdc", **changes: Any) -> MySqlSettings:
-    """How to reach `server` as `user`, whose password on test servers is its name."""
+    """Return the settings of a connection to `server` as `user`, whose password on test servers is its name."""
     return MySqlSettings(**{"host": server.host, "port": server.port, "user": user, "password": user, **changes})
 
 
 @contextmanager
 def session(server: DatabaseServer, user: str = "cdc", **changes: Any) -> Iterator[Any]:
-    """A connection as the connector makes it, closed at the end."""
+    """Provide a connection like the connector's, closed at the end."""
     connection = connect(settings_of(server, user, **changes))
     try:
         yield connection

@@ -30,7 +30,7 @@ from raycdc.sandbox.servers.mongodb import VERSIONS
 from raycdc.sandbox.servers.private import PrivateServer
 from tests.support.servers.secantusdb import SecantusDb
 
-#: Object stores, and what is tested with them.
+#: Object stores, and the tests that use each.
 STORES: dict[str, Callable[..., PrivateServer]] = {
     "moto": MotoServer,
     "s3mock": S3MockServer,

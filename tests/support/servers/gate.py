@@ -24,27 +24,27 @@ from typing import Self
 LOOPBACK = "127.0.0.1"
 _PIECE_BYTES = 1 << 16
 
-#: What is done with bytes before they go on: they may be counted, or held back.
+#: Called with bytes before they are passed on; it may count them or hold them back.
 Before = Callable[[bytes], object]
 
 
 class ConnectionListener:
-    """A port of this machine where each connection is given to `serve`, in a thread of its own.
+    """A port of this machine where each connection is given to `serve`, in its own thread.
 
     The connection is closed when `serve` returns. An `OSError` of it says that one of both ends has left, which is no
     failure.
     """
 
     def __init__(self, serve: Callable[[socket.socket], None], *, port: int = 0) -> None:
-        """`port` is one that nobody has, or any (0)."""
+        """Listen on `port`, which must be free, or on any port (0)."""
         self._serve = serve
         self._listener = socket.create_server((LOOPBACK, port))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, name=f"doorway {self.port}", daemon=True).start()
 
     def close(self) -> None:
-        """Take no further connection; those that there are go on."""
-        # Whoever waits in `accept` hears of a shutdown, and of no close.
+        """Accept no further connection; existing ones go on."""
+        # A thread in `accept` is woken by a shutdown, but not by a close.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -63,7 +63,7 @@ class ConnectionListener:
 
 
 def as_it_is(_data: bytes) -> None:
-    """Bytes that go on at once."""
+    """Pass bytes on immediately."""
 
 
 def relay(
@@ -81,7 +81,7 @@ def relay(
 
 
 def pass_on(source: socket.socket, sink: socket.socket, before: Before = as_it_is) -> None:
-    """Pass bytes on one way until either side has left; both connections are shut down then."""
+    """Pass bytes on in one direction until either side has left; both connections are shut down then."""
     # A TLS connection that the other direction has just shut down raises `ValueError`.
     with contextlib.suppress(OSError, ValueError):
         while data := source.recv(_PIECE_BYTES):
@@ -92,7 +92,7 @@ def pass_on(source: socket.socket, sink: socket.socket, before: Before = as_it_i
 
 
 def shut(end: socket.socket) -> None:
-    """Shut a connection down, whatever its state: who reads from it hears of its end, here and at the other side."""
+    """Shut a connection down in any state, so that readers on both sides notice its end."""
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
 
@@ -100,27 +100,30 @@ def shut(end: socket.socket) -> None:
 class GateMode(Enum):
     """The treatment of connections."""
 
-    #: They reach the server.
+    #: Connections reach the server.
     OPEN = auto()
-    #: Those there are end, and new ones are counted and ended at once, as by a server that is restarting.
+    #: Existing connections are ended; new ones are counted and ended immediately, as by a server that restarts.
     SHUT = auto()
-    #: Bytes wait, those of new connections, too: a server that stands still.
+    #: Bytes wait, also those of new connections, as with a server that is stopped.
     STILL = auto()
 
 
 class Gate:
-    """See the module's docstring. ``with Gate(host, port) as gate:`` listens on `gate.port` of 127.0.0.1."""
+    """Passes connections to a server; see the module's docstring.
+
+    ``with Gate(host, port) as gate:`` listens on `gate.port` of 127.0.0.1.
+    """
 
     host = LOOPBACK
 
     def __init__(self, host: str, port: int, *, listens_on: int = 0, way: GateMode = GateMode.OPEN) -> None:
-        """`listens_on` a port that nobody has, or any (0)."""
+        """Create the gate; it `listens_on` a free port, or on any port (0)."""
         self._server = (host, port)
         self._way = way
         self._changed = threading.Condition()
         self._sockets: set[socket.socket] = set()
         self._shut_s = time.monotonic()
-        #: When somebody connected while the gate was not open, in monotonic seconds.
+        #: The times of connections while the gate was not open, in monotonic seconds.
         self.knocks: list[float] = []
         self._doorway = ConnectionListener(self._pass, port=listens_on)
         self.port = self._doorway.port
@@ -132,7 +135,7 @@ class Gate:
         self.close()
 
     def set(self, way: GateMode) -> None:
-        """From now on."""
+        """Set the mode from now on."""
         with self._changed:
             if self._way is GateMode.OPEN:
                 self._shut_s = time.monotonic()
@@ -143,7 +146,7 @@ class Gate:
 
     @contextmanager
     def being(self, way: GateMode) -> Iterator[None]:
-        """So within the block, and open after it."""
+        """Set the mode within the block; the gate is open after it."""
         self.set(way)
         try:
             yield
@@ -151,15 +154,17 @@ class Gate:
             self.set(GateMode.OPEN)
 
     def wait_for_knocks(self, count: int, *, timeout_s: float = 120.0) -> None:
-        """Return when so many have knocked."""
+        """Wait until this many connections have come."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.knocks) >= count, timeout_s):
                 raise AssertionError(f"only {len(self.knocks)} knocked within {timeout_s:g} s")
 
     def is_spared(self, pause_s: float) -> bool:
-        """Whether since the gate was shut nobody knocked more often than every `pause_s`, but for one on its way then.
+        """Return True if, since the gate was shut, connections came at most every `pause_s`, except one that was on its
+        way.
 
-        Each knock is compared with that beginning: one that a busy machine notices late is no breach.
+        Each connection is compared with the time of the shutting, so one that a busy machine notices late does not
+        count.
         """
         return all(at - self._shut_s >= (number - 1) * pause_s for number, at in enumerate(self.knocks))
 
@@ -169,7 +174,7 @@ class Gate:
         self._doorway.close()
 
     def valve(self) -> Before:
-        """Holds back the bytes of one connection that go one way: here, while the server is to stand still."""
+        """Holds back the bytes of one direction of a connection while the server must seem stopped."""
         return self._wait
 
     def _pass(self, client: socket.socket) -> None:
@@ -212,13 +217,13 @@ class TlsTerminator:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
         self._target = port
-        #: Bytes that clients sent through TLS.
+        #: The bytes that clients sent through TLS.
         self.received = 0
         self._doorway = ConnectionListener(self._serve)
         self.port = self._doorway.port
 
     def close(self) -> None:
-        """Take no further connection."""
+        """Accept no further connection."""
         self._doorway.close()
 
     def _serve(self, client: socket.socket) -> None:
@@ -238,7 +243,7 @@ class TlsTerminator:
 
 @contextmanager
 def tls_in_front(certificates: Path, port: int | None = None) -> Iterator[TlsTerminator]:
-    """A terminator, closed at the end."""
+    """Provide a terminator, which is closed at the end."""
     terminator = TlsTerminator(certificates, port)
     try:
         yield terminator

@@ -58,14 +58,14 @@ class PrometheusServer(PrivateServer):
         return self._listens() and self._get("/-/ready")[0] == 200
 
     def query(self, expression: str) -> list[float]:
-        """The values of an instant vector."""
+        """Return the values of an instant vector."""
         code, text = self._get(f"/api/v1/query?query={quote(expression)}")
         if code != 200:
             raise ServerError(f"{self!r} answered {expression}: {code} {text}")
         return [float(found["value"][1]) for found in json.loads(text)["data"]["result"]]
 
     def firing(self) -> set[str]:
-        """The names of the alerts that fire now."""
+        """Return the names of the alerts that fire now."""
         code, text = self._get("/api/v1/alerts")
         if code != 200:
             raise ServerError(f"{self!r} tells no alerts: {code} {text}")
@@ -80,12 +80,12 @@ class PrometheusServer(PrivateServer):
 
 
 def check_rules(path: Path) -> str:
-    """What ``promtool check rules`` says of a file. `ServerError` where it refuses it."""
+    """Return the output of ``promtool check rules`` for a file. Raises `ServerError` if the file is refused."""
     return _promtool("check", "rules", str(path))
 
 
 def try_rules(path: Path) -> str:
-    """What ``promtool test rules`` says of a file of tests. `ServerError` where one fails."""
+    """Return the output of ``promtool test rules`` for a file of tests. Raises `ServerError` if one fails."""
     return _promtool("test", "rules", str(path))
 
 

@@ -51,7 +51,7 @@ class SecantusDb(PrivateServer, MongoDb):
 
     @property
     def uri(self) -> str:  # type: ignore[override]
-        """Where clients find it: at the bridge."""
+        """Return the address for clients: that of the bridge."""
         return f"mongodb://{self.host}:{self.port}/?replicaSet=secantus"
 
     def prepare(self) -> None:
@@ -64,7 +64,7 @@ class SecantusDb(PrivateServer, MongoDb):
         self._bridge = GuardedProcess([*bridge, str(self.port), str(self._behind)], log=log, folder=None)
         command = [sys.executable, "-m", "secantus", "--host", self.host, "--port", str(self._behind)]
         command += ["--storage-path", str(self.folder / "data"), "--cache-size", "256M"]
-        # Else a stream of a quiet collection stays where it is.
+        # Otherwise a stream of a quiet collection does not advance.
         command += ["--noop-heartbeat-seconds", "1"]
         self._run(
             command,
@@ -107,15 +107,18 @@ def _install(folder: Path) -> None:
         raise ServerError(f"SecantusDB {VERSION} could not be installed:\n{(done.stdout + done.stderr)[-3000:]}")
 
 
-#: Names a real replica set to run the tests on.
+#: The environment variable with the URI of a real replica set for the tests.
 URI_VARIABLE = "RAYCDC_TEST_MONGODB_URI"
-#: In place of a URI: somebody else's server, started for the tests.
+#: The value that stands for another project's server, which the tests start.
 SECOND_OPINION = "secantusdb"
 
 
 @contextmanager
 def mongodb_for_tests(version: str = "7.0") -> Iterator[MongoDb]:
-    """The replica set of ``RAYCDC_TEST_MONGODB_URI``, else a private one of `version`; `SECOND_OPINION` starts that."""
+    """Return the replica set of ``RAYCDC_TEST_MONGODB_URI``, else a private one of `version`.
+
+    The value `SECOND_OPINION` starts SecantusDB.
+    """
     uri = os.environ.get(URI_VARIABLE)
     if uri == SECOND_OPINION:
         with SecantusDb() as second:

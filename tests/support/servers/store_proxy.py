@@ -1,4 +1,4 @@
-"""Stands between clients and a server of the S3 API: it serialises writes of a key, and fails as a test demands.
+"""A proxy between clients and a server of the S3 API: it serialises writes of a key, and fails as a test demands.
 
 *Why*: S3 decides each conditional put in one step. The servers of the tests look first and write then, so that several
 of racing clients win. Behind this proxy all requests that change one key come one after the other.
@@ -30,16 +30,16 @@ from urllib.parse import unquote, urlsplit
 from raycdc.sandbox.servers.s3 import S3Server
 
 _TIMEOUT_S = 120.0
-#: How soon the end of a test is noticed.
+#: Seconds until the end of a test is noticed.
 _POLL_S = 0.02
-#: Headers of one connection, which say nothing about the other one.
+#: Headers that concern only one of the two connections.
 _OF_A_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
 
 _CONDITIONS = frozenset({"if-match", "if-none-match"})
 
 
 class Fault(Enum):
-    """How a request fails."""
+    """The kinds of failures of a request."""
 
     LOST_REPLY = "the server did it, the client's connection ends without a word"
     LOST_REQUEST = "the server never hears of it, the client's connection ends without a word"
@@ -65,7 +65,7 @@ _ANSWERS = {
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """A request as it was: `path` is ``/BUCKET/KEY``, decoded; `status` is what the client heard, 0 for nothing."""
+    """A request. `path` is ``/BUCKET/KEY``, decoded; `status` is what the client received, 0 for nothing."""
 
     method: str
     path: str
@@ -99,7 +99,7 @@ class Rule:
     played: int = 0
 
     def takes(self, method: str, path: str, *, conditional: bool) -> bool:
-        """Whether it is played for this request; counts it. Called under the proxy's lock."""
+        """Return True if the rule applies to this request, and count it. Called under the proxy's lock."""
         fits = method == self.method and re.search(self.path, path) and (conditional or not self.conditional)
         if not fits or self.played == self.times:
             return False
@@ -118,7 +118,7 @@ class StoreProxy(S3Server):
     def __init__(self, server: S3Server, *, serialised: bool = True) -> None:
         self.server = server
         self.serialised = serialised
-        #: The only access key that is let in; empty: every one is.
+        #: The only accepted access key; empty: every key is accepted.
         self.is_authorized = ""
         self._lock = threading.Lock()
         self._rules: list[Rule] = []
@@ -142,7 +142,7 @@ class StoreProxy(S3Server):
 
     @contextmanager
     def play(self, *rules: Rule) -> Iterator[Sequence[Rule]]:
-        """Play `rules` until the block ends."""
+        """Apply `rules` until the block ends."""
         with self._lock:
             self._rules.extend(rules)
         try:
@@ -153,14 +153,14 @@ class StoreProxy(S3Server):
 
     @property
     def seen(self) -> list[StoreRequest]:
-        """All requests so far, in the order of their ends."""
+        """Return all requests so far, in the order of their ends."""
         with self._lock:
             return list(self._seen)
 
     # -- called by the threads of connections
 
     def fault_for(self, method: str, path: str, *, conditional: bool) -> Rule | None:
-        """The rule that is played for a request."""
+        """Return the rule that applies to a request."""
         with self._lock:
             return next((rule for rule in self._rules if rule.takes(method, path, conditional=conditional)), None)
 
@@ -198,16 +198,16 @@ class _Listening(ThreadingHTTPServer):
             self._open.discard(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is nobody's fault."""
+        """Ignore a client that hung up."""
 
     def hang_up(self) -> None:
-        """End what is still open: clients keep connections for the next request."""
+        """End open connections: clients keep them for the next request."""
         for connection in list(self._open):
             _hang_up(connection)
 
 
 class _Connection(BaseHTTPRequestHandler):
-    """One client's connection, and one to the server behind it."""
+    """A client's connection, and one to the server for it."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -223,7 +223,7 @@ class _Connection(BaseHTTPRequestHandler):
         super().finish()
 
     def log_message(self, *_: object) -> None:
-        """Nothing is printed; tests ask `StoreProxy.seen`."""
+        """Print nothing; tests use `StoreProxy.seen`."""
 
     def _serve(self) -> None:
         body = self._body()
@@ -244,7 +244,7 @@ class _Connection(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815
 
     def _reply(self, rule: Rule | None, path: str, body: bytes) -> _Reply | None:
-        """The client's reply; none where its connection just ends."""
+        """Send the reply to the client; none if its connection just ends."""
         match rule.fault if rule else None:
             case None:
                 return self._asked(path, body)
@@ -279,7 +279,7 @@ class _Connection(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def _asked(self, path: str, body: bytes, *, without: frozenset[str] = frozenset()) -> _Reply:
-        """The server's reply."""
+        """Return the server's reply."""
         left = _OF_A_CONNECTION | {"content-length", "expect"} | without
         headers = {key: value for key, value in self.headers.items() if key.lower() not in left}
         headers["Content-Length"] = str(len(body))
@@ -287,7 +287,7 @@ class _Connection(BaseHTTPRequestHandler):
             try:
                 return self._once(headers, body)
             except http.client.RemoteDisconnected:
-                # The server ended a connection that it had kept, and did nothing with what came behind that.
+                # The server had ended a kept connection, and ignored the request that followed.
                 self._behind.close()
                 return self._once(headers, body)
 
@@ -314,7 +314,7 @@ def _failed(status: int, code: str) -> _Reply:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Seen by the client even where a forked process has the socket, too."""
+    """Shut the connection down, which the client notices even if a forked process has the socket, too."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -39,7 +39,7 @@ class SparkCluster:
     folder: Path
 
     def executors_said(self) -> str:
-        """What executors wrote to their logs."""
+        """Return the logs of the executors."""
         return "\n".join(path.read_text(errors="replace") for path in self.folder.rglob("stderr"))
 
 
@@ -79,7 +79,7 @@ def _started(stack: ExitStack, log: Path, command: list[str], sign: str) -> None
     # Workers hand their environment to executors: these must find raycdc by themselves.
     environment = {
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        # A distribution has a file that says so.
+        # A distribution of Spark has a file that says so.
         "SPARK_SCALA_VERSION": "2.13",
         "PYTHONPATH": "",
         "PATH": os.pathsep.join([str(Path(sys.base_prefix) / "bin"), os.environ["PATH"]]),
@@ -120,7 +120,7 @@ def _network() -> Iterator[None]:
 
 
 def _take_away() -> None:
-    """The bridge and all namespaces on it, with the processes that are in them."""
+    """Remove the bridge and all namespaces on it, with the processes in them."""
     listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
     names = [line.split()[0] for line in listed.splitlines() if re.match(rf"{_NAMESPACE}\d+( |$)", line)]
     for name in names:
@@ -133,7 +133,7 @@ def _take_away() -> None:
 
 
 def _outer(namespace: str) -> str:
-    """The end of a namespace's wire that is on the bridge."""
+    """Return the end of a namespace's wire that is on the bridge."""
     return namespace.replace(_NAMESPACE, f"{_NAMESPACE}v")
 
 
@@ -145,7 +145,7 @@ def _end(namespace: str) -> None:
 
 @contextmanager
 def _apart(number: int) -> Iterator[str]:
-    """A network namespace on the bridge."""
+    """Create a network namespace on the bridge."""
     name, inner = f"{_NAMESPACE}{number}", "eth0"
     outer = _outer(name)
     try:

@@ -21,11 +21,11 @@ from raycdc.sandbox.cache import build_once, fetch_exactly
 from raycdc.sandbox.servers.private import GuardedProcess, free_port, log_tail, wait_until
 from raycdc.spark.artifacts import java_command
 
-#: The Hadoop whose client Spark's package has.
+#: The version of Hadoop whose client Spark's package contains.
 VERSION = "3.4.2"
 COORDINATES = (
     f"org.apache.hadoop:hadoop-client-minicluster:{VERSION}",
-    # Parts that it names and does not bring.
+    # Dependencies that the jars name but do not contain.
     *(f"org.bouncycastle:{name}-jdk18on:1.78.1" for name in ("bcprov", "bcpkix", "bcutil")),
     "javax.xml.bind:jaxb-api:2.3.1",
 )
@@ -43,14 +43,14 @@ class YarnCluster:
     folder: Path
 
     def said(self) -> str:
-        """The ends of the logs, of servers and of containers."""
+        """Return the ends of the logs of servers and containers."""
         logs = [*self.folder.glob("*.log"), *self.folder.rglob("stderr")]
         return "\n".join(f"{path.name}: {log_tail(path)}" for path in logs)
 
 
 @contextmanager
 def yarn() -> Iterator[YarnCluster]:
-    """The cluster while the block runs."""
+    """Run the cluster while the block runs."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raycdc-yarn-")))
         configuration = folder / "conf"
@@ -111,7 +111,7 @@ def _started(stack: ExitStack, configuration: Path, log: Path, name: str) -> Gua
 
 
 def _nodes(port: int) -> int:
-    """How many nodes the ResourceManager has; -1 while it does not answer."""
+    """Return the number of nodes of the ResourceManager; -1 while it does not answer."""
     try:
         with urllib.request.urlopen(f"http://{_HOST}:{port}/ws/v1/cluster/metrics", timeout=10) as answer:
             # Hadoop's own distribution, which has more parts, puts it into one of this name.

@@ -1,4 +1,4 @@
-"""People who ask for backfills while a simulated job runs, and who damage its targets to see them repaired."""
+"""Backfills that users request while a simulated job runs, and damage to its targets that is repaired by them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.support.simulation.database import KEYS, RowKey, SimDatabase
 from tests.support.simulation.sinks import ModelSink
 from tests.support.simulation.state import MemoryState
 
-#: So many are asked for at once: each takes its time where nothing tells what a SELECT may see.
+#: The number of backfills that are requested at a time. Each takes long if the visibility of a SELECT is unknown.
 ASKED_MAX = 2
 
 
 class SimBackfills:
-    """Asks for backfills of tables that have a primary key. `outcomes` are those that are over, with why they ended."""
+    """Requests backfills of tables that have a primary key. `outcomes` has the ended ones, with their results."""
 
     def __init__(self, database: SimDatabase, state: MemoryState, sink: ModelSink, chance: random.Random) -> None:
         self._database, self._state, self._sink, self._random = database, state, sink, chance
         self.outcomes: dict[str, str] = {}
-        #: Keys of targets that were damaged, and the backfill that is to repair them.
+        #: The keys of damaged targets, and the backfill that repairs each.
         self._damaged: dict[TableId, set[RowKey]] = {}
         self._repairs: dict[str, TableId] = {}
         self._number = 0
@@ -39,19 +39,19 @@ class SimBackfills:
         return f"SimBackfills({self.outcomes}, damaged={self._damaged}, repairs={self._repairs})"
 
     def saw(self, manifest: Manifest) -> None:
-        """A manifest became durable."""
+        """Note a manifest that became durable."""
         for command, backfill in backfills_over(manifest).items():
             self.outcomes[command] = backfill.over or ""
 
     def ask_for_some(self, stream: StreamState) -> None:
-        """By a predicate, of any table."""
+        """Request a backfill of any table by a predicate."""
         present = [table for table in stream.followed if table in self._database.tables]
         tables = [table for table in present if self._schema(table).primary_key]
         if tables and len(self._state.requests.rows) < ASKED_MAX:
             self._ask(RowsRequest(self._name(), self._random.choice(tables), self._random.choice(["0", "1"])))
 
     def damage(self, stream: StreamState) -> None:
-        """Rows of targets whose tables are not in their snapshot are lost, changed and put there."""
+        """Lose, change and add rows of targets whose tables are not in their snapshot."""
         for table, state in stream.followed.items():
             target, schema = self._sink.targets.get(table), self._schema(table)
             if target is None or not schema.primary_key or not isinstance(state, Live | Behind):
@@ -72,7 +72,7 @@ class SimBackfills:
         self.repair()
 
     def repair(self) -> bool:
-        """Ask for what is damaged and not repaired, nor asked for. Whether there was anything."""
+        """Request backfills of damaged rows that have none yet. Return True if there were any."""
         for command, why in self.outcomes.items():
             table = self._repairs.pop(command, None)
             if table is not None and not why:

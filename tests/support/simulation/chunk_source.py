@@ -34,23 +34,23 @@ from tests.support.simulation.database import (
 )
 from tests.support.simulation.state import Author, MemorySegmentWriter, MemorySpool
 
-#: Bounds between chunks; fewer than keys, so that chunks hold several.
+#: The bounds between chunks; fewer than keys, so that chunks have several keys.
 CUTS = (3, 6, 7, 11, 15, 18, 21)
 
 
 def sort_key(table: SimTable, raw: int) -> int:
-    """The server's order of chunk keys."""
+    """Return the sort key of a chunk key in the server's order."""
     return -raw if table.descending else raw
 
 
 def cuts(table: SimTable) -> list[int | None]:
-    """Bounds of the table's chunks in the server's order, None for the open ends."""
+    """Return the bounds of the table's chunks in the server's order, None for the open ends."""
     inner = sorted(CUTS, key=lambda raw: sort_key(table, raw))
     return [None, *inner, None]
 
 
 def unread(table: SimTable) -> SnapshotState:
-    """A table's snapshot before its first chunk."""
+    """Return a table's snapshot before its first chunk."""
     return SnapshotState(
         key="id" if table.kind is TableKind.AS_OF else table.key,
         foldable=bool(table.schema.primary_key),
@@ -59,7 +59,7 @@ def unread(table: SimTable) -> SnapshotState:
 
 
 def all_chunks(table: SimTable, *, end: int = 0) -> list[SnapshotSplit]:
-    """The chunks of a table, in the order they are planned; `end` is where the log ends then."""
+    """Return the chunks of a table, in the order in which they are planned; `end` is then the end of the log."""
     if table.key is None:
         return [SnapshotSplit(table.id, 0, None, None, None, includes_null=True)]
     bounds = cuts(table)
@@ -74,7 +74,7 @@ def all_chunks(table: SimTable, *, end: int = 0) -> list[SnapshotSplit]:
 
 
 def in_chunk(table: SimTable, split: SnapshotSplit, row: Mapping[str, int | str | None]) -> bool:
-    """Whether the chunk's SELECT would find `row`."""
+    """Return True if the chunk's SELECT would find `row`."""
     if split.key is None:
         return True
     assert isinstance(split.key, str), "chunks of simulated tables have one key column"
@@ -100,7 +100,7 @@ class SimSnapshot:
     log_end: int
 
     def of(self, table: SimTable) -> list[Row]:
-        """The rows of the table that has the name now, as far as they were there."""
+        """Return a snapshot with the present rows of the table that has this name now."""
         if table.number != self.number:
             return []
         late = table.filled_last if table.predecessors > self.predecessors else ()
@@ -126,7 +126,9 @@ class _Task:
 
 
 class SimChunkSource:
-    """`raycdc.source.protocol.api.ChunkSource`: one task after the other, each in stages. `steps` makes progress."""
+    """Reads chunks as a `raycdc.source.protocol.api.ChunkSource`: one task after the other, in stages; `steps` makes
+    progress.
+    """
 
     def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author) -> None:
         self._database = database
@@ -136,7 +138,7 @@ class SimChunkSource:
         self._asked_elsewhere = False
         self._tasks: deque[_Task] = deque()
         self._results: deque[ChunkSegments] = deque()
-        #: Whether SELECTs wait until what was dropped is visible; a mutation of the model switches it off.
+        #: True if SELECTs wait until dropped rows are visible; a mutation of the model switches it off.
         self.waits = True
         self.snapshots = database.visibility is Visibility.SNAPSHOT
 
@@ -146,13 +148,13 @@ class SimChunkSource:
 
     @property
     def about_to_select(self) -> TableId | None:
-        """The table whose SELECT comes next, in a snapshot that is open already."""
+        """Return the table whose SELECT comes next, in a snapshot that is open already."""
         task = self._tasks[0] if self._tasks else None
         return None if task is None or task.snapshot is None or task.view is not None else task.split.table
 
     @property
     def to_read(self) -> list[TableId]:
-        """The tables whose chunks were opened and wait for their SELECT."""
+        """Return the tables whose chunks were opened and wait for their SELECT."""
         return [task.split.table for task in self._tasks if task.read is None and task.view is None]
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
@@ -174,7 +176,7 @@ class SimChunkSource:
         self._tasks.clear()
 
     def step(self) -> None:
-        """The next step of the fetcher thread."""
+        """Make the next step of the fetcher thread."""
         if not self._tasks or self.cut_off:
             return
         task = self._tasks[0]
@@ -218,7 +220,7 @@ class SimChunkSource:
             self._finish(ChunkSegments(task.split, 0, exact=False, segments=(), log_end=0, locked=True))
             return
         if len(table.schema.columns) % 2 and database.changed_since(task.opened_at, table.id):
-            # Other changes do not matter to a SELECT: a new column is none of those it names.
+            # Other changes do not matter to a SELECT: it does not name a new column.
             self._finish(self._misfit(task, "changed"))
             return
         if self.snapshots and task.snapshot is None:
@@ -275,7 +277,7 @@ class SimChunkSource:
 
 
 def _meets(split: SnapshotSplit, value: int | str | None) -> bool:
-    """Whether a row with this value meets the predicate of a backfill, which is whether its value is even or not."""
+    """Return True if a row with this value meets the predicate of a backfill: it does if the value is even."""
     if split.again is None or not split.again.where:
         return True
     return isinstance(value, int) and str(value % 2) == split.again.where

@@ -43,7 +43,7 @@ from tests.support.simulation.network import Address, Datagram, FaultyNetwork, N
 from tests.support.simulation.source import SimEnumeratorDialect, SimFailoverDialect, SimReaderDialect
 from tests.support.simulation.state import Author, MemorySegmentWriter, MemorySpool, MemoryState
 
-#: Cadence of the simulated job: short, so that a run has many epochs.
+#: The intervals of the simulated job: short, so that a run has many epochs.
 SETTINGS = CoordinatorSettings(
     epoch_interval_s=0.7,
     epoch_bytes_max=6_000,
@@ -53,7 +53,7 @@ SETTINGS = CoordinatorSettings(
     progress_timeout_s=18.0,
 )
 HEARTBEAT_S = 0.3
-#: With a reading beside the log: short, so that its tables are given up in some of the runs.
+#: The time limit of a catch-up stream: short, so that its tables are given up in some of the runs.
 PATIENCE = RetryPolicy(longest_s=1.0, jitter=0.0, retry_s=2.0)
 #: A few rows.
 HELD_BYTES_MAX = 300
@@ -61,7 +61,7 @@ NODE = "sim"
 
 
 class MemoryRows:
-    """Held rows that were put down: gone once they are deleted."""
+    """Held rows that were spilled; they cannot be read after they are deleted."""
 
     def __init__(self, rows: Sequence[LogRows]) -> None:
         self._rows: Sequence[LogRows] | None = list(rows)
@@ -94,7 +94,7 @@ class MemoryOutput(EpochOutput):
         self.release([segment.path for segment in segments])
 
     def _partitions_of(self, table: TableId, key: Sequence[str]) -> int:
-        """Any number; the real one follows from sizes that no simulation has."""
+        """Return any number of partitions; the real one depends on sizes, which the simulation does not have."""
         return self._open.partitions.setdefault(table, self._counts.choice([1, 2, 4]) if key else 1)
 
     def _writer(self, contents: SegmentContents) -> OpenSegment:
@@ -102,7 +102,7 @@ class MemoryOutput(EpochOutput):
 
 
 class CheckedReader(IncrementalReader):
-    """A reader of which each change that it seals is compared with the state that the change stands for."""
+    """A reader whose sealed changes are compared with the state that they lead to."""
 
     def report(self) -> ReaderCheckpoint:
         report = super().report()
@@ -155,7 +155,7 @@ class SimReaderProcess:
 
     @property
     def has_changes(self) -> bool:
-        """A reader speaks as soon as it has something to say, and when its heartbeat is due."""
+        """Return True if the reader has messages to send, or if its heartbeat is due."""
         return self.link.has_unacknowledged or self._clock.now_s >= self._next_heartbeat_s
 
     def receive(self, data: bytes) -> None:
@@ -191,7 +191,7 @@ class SimReaderProcess:
 
 @dataclass(slots=True)
 class _Call:
-    """Blocking work of the enumerator: first done, later handed back."""
+    """A blocking call of the enumerator: first it is made, later its result is handed back."""
 
     call: Callable[[], Any]
     handler: Callable[[Any], None]
@@ -225,7 +225,7 @@ class SimCluster:
         self._clock = clock
         self._random = chance
         self._calls: list[_Call] = []
-        #: What the source is told of commits; one step at each tick.
+        #: Reports of commits to the source; one is made at each tick.
         self._telling: list[_Call] = []
         self._incarnations: dict[int, int] = {}
         self._leaving: set[int] = set()
@@ -264,7 +264,7 @@ class SimCluster:
 
     @property
     def current(self) -> list[SimReaderProcess]:
-        """The newest incarnation of each reader, dead or not."""
+        """Return the newest incarnation of each reader, dead or alive."""
         return [r for (subtask, inc), r in self.readers.items() if self._incarnations.get(subtask) == inc]
 
     def start_reader(self, subtask: int) -> None:
@@ -295,7 +295,7 @@ class SimCluster:
             del self.readers[address]
 
     def retire(self, subtask: int) -> bool:
-        """Let go of a reader the way the supervisor does: it is asked again and again; never the last one."""
+        """Release a reader like the supervisor, which asks repeatedly; never the last reader."""
         staying = {reader.address[0] for reader in self.current} - self._leaving
         if subtask not in staying or len(staying) < 2:
             return False
@@ -310,7 +310,7 @@ class SimCluster:
         return True
 
     def _replace(self, subtask: int) -> None:
-        """Nobody takes the place of one that was to leave."""
+        """Replace an ended reader, unless it was leaving."""
         if subtask in self._leaving:
             self._leaving.discard(subtask)
         else:
@@ -349,7 +349,7 @@ class SimCluster:
             self._advance(self._telling, self._telling[0])
 
     def call(self) -> None:
-        """Let blocking work of the enumerator be done, or its result arrive."""
+        """Make a blocking call of the enumerator, or let its result arrive."""
         if not self._calls:
             return
         self._advance(self._calls, self._random.choice(self._calls))
@@ -378,7 +378,8 @@ class SimCluster:
         try:
             chunks.step()
         except FileNotFoundError:
-            # The job deletes what a lost reader had read; one that still folds it ends, and nobody heeds that.
+            # The job deletes the rows that a lost reader had read. A reader that still folds them fails, which is
+            # ignored.
             if self._incarnations.get(reader.address[0]) == reader.address[1]:
                 raise
             reader.ended = True

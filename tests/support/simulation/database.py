@@ -25,18 +25,18 @@ from raycdc.state.opaque import Position
 Row = dict[str, int | str | None]
 RowKey = tuple[Any, ...]
 
-#: Values of keys and groups; small, so that transactions meet.
+#: The values of keys and groups; few, so that transactions meet.
 KEYS = 24
-#: Statements behind which nobody can tell any more what rows a table had before.
+#: Statements after which a table's earlier rows are unknown.
 UNTOLD = ("rewrite", "drop_table", "create_table", "replace_table", "rename_away", "rename_back")
-#: Columns that a table has at most by statements that bring rows.
+#: The maximum number of columns that a table gets by statements with rows.
 FILLED_COLUMNS_MAX = 16
-#: A transaction becomes visible at the latest this long after it was logged (virtual seconds).
+#: The maximum delay, in virtual seconds, until a transaction is visible after it was logged.
 VISIBLE_WITHIN_S = 6.0
 
 
 class Visibility(Enum):
-    """The knowledge that a SELECT can have of the log."""
+    """What a SELECT can know about the log."""
 
     #: MariaDB: transactions become visible in log order, and a SELECT sees those up to one place. It knows that nothing
     #: behind the log's end of that moment is among them.
@@ -48,7 +48,7 @@ class Visibility(Enum):
 
 
 class TableKind(Enum):
-    """The shapes of tables that matter to the hand-off."""
+    """The kinds of tables that differ in their hand-off."""
 
     #: Chunked by its primary key.
     PLAIN = "plain"
@@ -62,7 +62,7 @@ class TableKind(Enum):
     AS_OF = "as-of"
 
 
-#: Primary key and chunk key of each kind.
+#: The primary key and the chunk key of each kind.
 KEYS_OF: dict[TableKind, tuple[tuple[str, ...], str | None]] = {
     TableKind.PLAIN: (("id",), "id"),
     TableKind.MOVING: (("id",), "grp"),
@@ -85,7 +85,7 @@ class SimRowChange:
     ordinal: int
 
     def images(self) -> Iterator[tuple[RowKind, Row]]:
-        """Its changelog rows."""
+        """Return the changelog rows of the change."""
         if self.before is not None:
             yield (RowKind.DELETE if self.after is None else RowKind.UPDATE_BEFORE), self.before
         if self.after is not None:
@@ -119,11 +119,11 @@ class SimTable:
     key: str | None
     rows: dict[RowKey, Row] = field(default_factory=dict)
     seen: dict[RowKey, Row] = field(default_factory=dict)
-    #: Tables that had its name before: a schema change tool puts another one there, which has the same rows.
+    #: Tables that had this name before: a schema change tool replaces a table by another one with the same rows.
     predecessors: int = 0
     #: Rows that this one was filled with last: a snapshot of before does not show them.
     filled_last: frozenset[RowKey] = frozenset()
-    #: How many tables were made before it.
+    #: The number of tables that were created before this one.
     number: int = 0
 
     @property
@@ -148,28 +148,28 @@ class SimTable:
 
 
 class SimDatabase:
-    """See the module's docstring."""
+    """The database; see the module's docstring."""
 
     def __init__(self, chance: random.Random, *, visibility: Visibility, kinds: list[TableKind]) -> None:
         self.visibility = visibility
         self.tables: dict[TableId, SimTable] = {}
-        #: The last table of each name that there ever was.
+        #: The last table of each name.
         self.shapes: dict[TableId, SimTable] = {}
-        #: Whether targets keep the rows of tables that are dropped (`pipeline.left_out`).
+        #: True if targets keep the rows of dropped tables (`pipeline.left_out`).
         self.keeps_dropped = False
-        #: The kinds that tables of each name had, one after the other.
+        #: The kinds of the tables of each name, in their order.
         self.kinds: dict[TableId, list[TableKind]] = {}
         self._made = 0
         self.log: list[Transaction] = []
-        #: Probability that a look for more of the log finds nothing yet.
+        #: The probability that a poll of the log finds nothing yet.
         self.log_silence = 0.2
-        #: How often a reading beside the log is lost or cannot be had, and how often the log before it is purged.
+        #: How often a catch-up stream is lost or cannot be opened, and how often the log before it is purged.
         self.breaks = self.purges = 0.0
-        #: How often a unit of the log ends inside a transaction that is behind whole ones.
+        #: How often a unit of the log ends within a transaction that follows complete ones.
         self.stretches = 0.0
-        #: How often the log has nothing while a reading beside it is open.
+        #: How often the log has nothing while a catch-up stream is open.
         self.overtaken = 0.0
-        #: How many readers may read chunks; 0: all.
+        #: The number of readers that may read chunks; 0: all.
         self.chunk_readers_max = 0
         self._random = chance
         self._unique = 0
@@ -190,7 +190,7 @@ class SimDatabase:
 
     @property
     def end(self) -> int:
-        """The log's end."""
+        """Return the end of the log."""
         return self.log[-1].ordinal if self.log else 0
 
     def fail_over(self, begin: int) -> None:
@@ -199,12 +199,15 @@ class SimDatabase:
         self._begins.append(begin if self.server % 2 else -100_000 * self.server)
 
     def counted(self, ordinal: int, server: int) -> int:
-        """The ordinal as `server` counts: ascending, and nothing that another server's could be compared with."""
+        """Return the ordinal as `server` counts it.
+
+        Ordinals ascend, and those of different servers are not comparable.
+        """
         return ordinal - self._begins[server]
 
     @property
     def all_visible_up_to(self) -> int:
-        """The greatest position before which no transaction is invisible."""
+        """Return the greatest position before which every transaction is visible."""
         return self._before(self._invisible[0]) if self._invisible else self.end
 
     def changed_since(self, ordinal: int, table: TableId) -> bool:
@@ -217,7 +220,7 @@ class SimDatabase:
         return any(changed == table and event["type"] != "swap" for changed, _, event in statements)
 
     def rows_at(self, table: SimTable, ordinal: int) -> list[Row] | None:
-        """The table's rows as they were there, whatever is visible; None where that cannot be told any more."""
+        """Return the table's rows at that position, visible or not; None if they are not known any more."""
         rows = dict(table.rows)
         for transaction in reversed(self.log):
             if transaction.ordinal <= ordinal:
@@ -237,7 +240,7 @@ class SimDatabase:
     # -- workload ---------------------------------------------------------------------------------------------------
 
     def transaction(self, *, now_s: float, size: int) -> None:
-        """A transaction of up to `size` random changes on any tables."""
+        """Make a transaction of up to `size` random changes on any tables."""
         changes: list[SimRowChange] = []
         ordinal = self.end
         for _ in range(size):
@@ -287,7 +290,7 @@ class SimDatabase:
         self.settle(now_s=float("inf"))
 
     def rewrite(self, *, now_s: float) -> None:
-        """A statement that changes every row of a random table, of which the log has nothing but its text."""
+        """Make a statement that changes every row of a random table, of which the log has only the text."""
         table = self._random.choice(list(self.tables.values()))
         self.settle(now_s=float("inf"))
         for key, row in table.rows.items():
@@ -295,7 +298,7 @@ class SimDatabase:
         self._cannot_be_followed(table, "rewrite", now_s=now_s)
 
     def add_unlogged_column(self, *, now_s: float) -> None:
-        """A column that the log says nothing about, and a change of a row that has it."""
+        """Add a column without a statement in the log, and change a row that has it."""
         table = self._random.choice(list(self.tables.values()))
         if len(table.schema.columns) >= 6:
             return
@@ -317,7 +320,7 @@ class SimDatabase:
                 rows[key] = {**row, column.name: default}
 
     def puzzle(self, *, now_s: float, table: SimTable | None = None) -> None:
-        """A statement on the table, or a random one, that nobody understands."""
+        """Make a statement that cannot be followed, on the table or a random one."""
         table = table or self._random.choice(list(self.tables.values()))
         self.settle(now_s=float("inf"))
         self._cannot_be_followed(table, "puzzle", now_s=now_s)
@@ -325,7 +328,7 @@ class SimDatabase:
     def state(
         self, table: SimTable, event: dict[str, Any], *, now_s: float, removed: dict[RowKey, Row] | None = None
     ) -> None:
-        """The log has a statement about the table, which everybody sees at once."""
+        """Write a statement about the table to the log, visible immediately."""
         statement = table.id, table.schema, event
         self._append(Transaction(self.end + 1, [], statement, int(now_s * 1000), now_s, removed=removed or {}))
         self.settle(now_s=float("inf"))
@@ -375,7 +378,7 @@ class SimDatabase:
             self._show(self._invisible[self._random.randint(0, last)])
 
     def settle(self, *, now_s: float) -> None:
-        """Let everything become visible that is due."""
+        """Let all transactions become visible that are due."""
         for transaction in [t for t in self._invisible if t.visible_by_s <= now_s]:
             self._show(transaction)
 
@@ -407,7 +410,7 @@ class SimDatabase:
         return self._unique
 
     def create(self, table_id: TableId, kind: TableKind) -> SimTable:
-        """A table that is empty; the caller says so in the log."""
+        """Create an empty table; the caller writes the statement to the log."""
         columns = (
             Column("id", LogicalType(TypeKind.INT64), nullable=kind is TableKind.KEYLESS),
             Column("grp", LogicalType(TypeKind.INT64), nullable=kind is not TableKind.COMPOSITE),
@@ -491,7 +494,7 @@ class SimDatabase:
 
 
 def changelog_batch(schema: TableSchema, rows: list[tuple[RowKind, Row, int, str | None]]) -> pa.RecordBatch:
-    """Changelog rows of (kind, values, `_seq`, `_pos`) as a batch."""
+    """Return changelog rows of (kind, values, `_seq`, `_pos`) as a batch."""
     columns: dict[str, list[Any]] = {c.name: [row[c.name] for _, row, _, _ in rows] for c in schema.columns}
     columns["_op"] = [int(kind) for kind, _, _, _ in rows]
     columns["_seq"] = [seq for _, _, seq, _ in rows]
@@ -514,7 +517,7 @@ def _apply(rows: dict[RowKey, Row], change: SimRowChange) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SimPosition:
-    """The first `ordinal` transactions were read, of the log of `server`."""
+    """A position: the first `ordinal` transactions of the log of `server` were read."""
 
     ordinal: int
     server: int = 0

@@ -1,4 +1,4 @@
-"""The driver's share: commits sealed epochs to the model sink in order, records them, and recovers."""
+"""The driver of the simulation: commits sealed epochs to the model sink in order, records them, and recovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.simulation.state import MemorySpool, MemoryState
 
 
 class SimDriver:
-    """One step of `run` is one table's commit, the record, or the message to the source side."""
+    """The driver. One step of `run` is one table's commit, the record, or the message to the source side."""
 
     def __init__(self, state: MemoryState, sink: ModelSink, spool: MemorySpool) -> None:
         self._state = state
@@ -27,14 +27,14 @@ class SimDriver:
         self._spool = spool
         self._tables: list[TableId] | None = None
         self._epoch: Manifest | None = None
-        #: The last epoch of a bounded run was committed.
+        #: True if the last epoch of a bounded run was committed.
         self.finished = False
-        #: Probability to die between the commits of two tables.
+        #: The probability to die between the commits of two tables.
         self.half_commits = 0.0
-        #: Probability that a target refuses its share of an epoch.
+        #: The probability that a target refuses its part of an epoch.
         self.refusals = 0.0
         self._parked = ParkedTargets(state.parked, Parks())
-        #: Hears of each epoch that all targets hold.
+        #: Called with each epoch that all targets have.
         self.on_record: list[Callable[[Manifest], None]] = []
 
     @property
@@ -42,7 +42,7 @@ class SimDriver:
         return self._state.committed
 
     def step(self, cluster: SimCluster) -> bool:
-        """Do the next thing; False when there is nothing to do."""
+        """Do the next step; return False if there is nothing to do."""
         if self._epoch is None:
             epoch = cluster.coordinator.epochs.sealed_after(self._state.committed)
             if epoch is None:
@@ -71,7 +71,7 @@ class SimDriver:
         return True
 
     def _record(self, manifest: Manifest) -> None:
-        """The commit record: one document."""
+        """Write the commit record, which is one document."""
         self._parked.after(manifest, {table: [table] for table in manifest.tables})
         self._state.committed, self._state.parked = manifest.epoch, self._parked.entries
         for hear in self.on_record:
@@ -80,7 +80,7 @@ class SimDriver:
         self._state.requests = self._state.requests.left(stream_state(manifest), backfills_over(manifest))
 
     def crash(self) -> None:
-        """Forget what was under way; `recover` brings sink and record together again."""
+        """Forget the running work; `recover` makes sink and record agree again."""
         self._epoch, self._tables, self.finished = None, None, False
         self._parked = ParkedTargets(self._state.parked, Parks())
 
@@ -113,7 +113,9 @@ class SimDriver:
             self._record(manifest)
 
     def _freeze(self, manifest: Manifest, again: Sequence[TableId], replay: Sequence[TableId]) -> None:
-        """`raycdc.delivery.epoch_recovery.EpochRecovery._freeze`, with a chance to die at each step."""
+        """Freeze tables like `raycdc.delivery.epoch_recovery.EpochRecovery._freeze`, with a chance to die
+        at each step.
+        """
         stream = stream_state(manifest)
         self._state.requests = self._state.requests.and_also(map(str, again), TableRequest.RESNAPSHOT, stream)
         self._state.maybe_crash()

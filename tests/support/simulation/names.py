@@ -27,11 +27,11 @@ OTHERS = (TableKind.PLAIN, TableKind.MOVING, TableKind.COMPOSITE, TableKind.KEYL
 
 
 class TableNames:
-    """See the module's docstring. Of a name that no table has, the table that had it last is known."""
+    """Changes the names of tables; see the module's docstring. For an unused name, its last table is known."""
 
     def __init__(self, database: SimDatabase, chance: random.Random) -> None:
         self._database, self._random = database, chance
-        #: Names of tables that were dropped, and those of tables that were renamed away.
+        #: The names of dropped tables, and those of renamed tables.
         self.dropped: dict[TableId, SimTable] = {}
         self.away: dict[TableId, SimTable] = {}
 

@@ -14,12 +14,12 @@ from raycdc.source.reader.fetcher_manager import ThreadingModel
 from raycdc.source.reader.split_reader import SplitReader
 from raycdc.source.snapshot.reader.reading import ChunkReader
 
-#: (subtask, incarnation) of a reader.
+#: The (subtask, incarnation) of a reader.
 Address = tuple[int, int]
 
 
 class SimulatedClock:
-    """Time that only moves when told to. Seconds."""
+    """A clock whose time, in seconds, only moves when a test moves it."""
 
     def __init__(self) -> None:
         self.now_s = 1.0
@@ -42,7 +42,7 @@ class Datagram:
 
 @dataclass(slots=True)
 class FaultyNetwork:
-    """Packets under way. `faults` is the probability of each kind of fault, per packet."""
+    """The packets under way. `faults` is the probability of each kind of fault, per packet."""
 
     chance: random.Random
     faults: float
@@ -56,7 +56,7 @@ class FaultyNetwork:
             self.under_way.append(datagram)
 
     def take(self) -> Datagram | None:
-        """The next packet to arrive: mostly the oldest, sometimes any."""
+        """Return the next packet to arrive: mostly the oldest, sometimes any."""
         if not self.under_way:
             return None
         index = 0 if self.chance.random() > self.faults else self.chance.randrange(len(self.under_way))
@@ -64,7 +64,7 @@ class FaultyNetwork:
 
 
 class NoThreads:
-    """`raycdc.source.reader.source_reader_base.FetcherThreads` of a reader whose fetchers are simulated."""
+    """Fetchers without threads, for `raycdc.source.reader.source_reader_base.FetcherThreads` in a simulation."""
 
     def start(self, open_reader: Callable[[], SplitReader[Any, Any]], *, name: str, threading: ThreadingModel) -> Never:
         raise AssertionError("simulated splits need no thread")

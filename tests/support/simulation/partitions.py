@@ -40,19 +40,19 @@ from raycdc.source.tables.parking import Refusal
 from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
 
-#: Bytes a record counts as in heartbeats.
+#: The bytes of a record in heartbeats.
 RECORD_BYTES = 100
 #: How likely a reader that keeps up, or is behind, takes something fetched when it works; and that this changes.
 TAKES, TAKES_BEHIND, CHANGES = 0.9, 0.15, 0.05
-#: Longest that a reader waits for the pace before it looks again.
+#: The maximum time that a reader waits for the rate limit before it polls again.
 HELD_S = 1.0
-#: How often the enumerator looks for new partitions.
+#: Seconds between two queries of the enumerator for new partitions.
 DISCOVERY_S = 1.0
 
 
 @dataclass(slots=True)
 class SimTopic:
-    """Records per partition: only how many there are, for they are numbered from 0."""
+    """The number of records of each partition; records are numbered from 0."""
 
     lengths: dict[str, int] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class SimTopic:
         self.lengths[partition] += chance.randrange(1, 4)
 
     def grow(self) -> None:
-        """One more partition."""
+        """Add a partition."""
         self.lengths[f"p{len(self.lengths)}"] = 0
 
 
@@ -86,7 +86,7 @@ class PartitionEnumerator:
         return PartitionSplit(split_id, sealed(self._states[split_id]), end)
 
     def start(self) -> None:
-        """Nothing is given out before the first look."""
+        """Start; nothing is assigned before the first query."""
         self._context.call_async(lambda: dict(self._topic.lengths), self._on_discovered)
 
     def _on_discovered(self, found: dict[str, int]) -> None:
@@ -102,7 +102,7 @@ class PartitionEnumerator:
         return self._ends is not None and self._states[split_id] >= self._ends.get(split_id, 0)
 
     def handle_split_request(self, subtask_id: int) -> None:
-        """Partitions are given, not asked for."""
+        """Do nothing: partitions are assigned without requests."""
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
         for split in splits:
@@ -133,10 +133,10 @@ class PartitionEnumerator:
         return EnumeratorState.from_json({"waiting": sorted(self.assigner.waiting)})
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
-        """A partition is read on for its other tables; the driver drops the rows of these."""
+        """Do nothing: the partition is still read for its other tables, and the driver drops the rows of these."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The topic need not know."""
+        """Do nothing: the topic need not know."""
 
     @property
     def problems(self) -> dict[str, str]:
@@ -150,7 +150,7 @@ class PartitionEnumerator:
         return {}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class ReaderCursor:
 
 @dataclass(slots=True)
 class FetchCursor:
-    """How far the fetcher is in one partition, which is ahead of its reader."""
+    """The position of the fetcher in one partition, which is ahead of its reader."""
 
     position: int
     until: int | None
@@ -310,7 +310,7 @@ class PartitionReader:
 
 
 def sealed(offset: int) -> SealedSplit:
-    """The state of a partition of which `offset` records were read."""
+    """Return the state of a partition of which `offset` records were read."""
     return SealedSplit.from_json({"position": offset})
 
 

@@ -21,11 +21,11 @@ from raycdc.state.parked import ParkedTarget
 
 
 class CrashError(Exception):
-    """The process that was running dies here."""
+    """Raised where the running process dies."""
 
 
 class AcknowledgedEarlyError(AssertionError):
-    """The source was told that it need not keep what a start may still ask for."""
+    """Raised if the source was allowed to drop what a start may still need."""
 
 
 class MemoryState:
@@ -54,7 +54,7 @@ class MemoryState:
 
     @property
     def next_epoch(self) -> int:
-        """The first number no epoch ever had."""
+        """Return the first number that no epoch ever had."""
         return max((*self.manifests, *self.dropped), default=0) + 1
 
     def put_documents(self, documents: Mapping[str, dict[str, Any]]) -> None:
@@ -90,26 +90,26 @@ class MemoryState:
         self.acknowledged = max(self.acknowledged, *told)
 
     def require_log(self) -> None:
-        """A start goes on from the last manifest: the source must still have its log from there on."""
+        """Check that the source still has its log from the last manifest on, where a start continues."""
         if self.acknowledged > (self.last.epoch if self.last else 0):
             raise AcknowledgedEarlyError(f"the log is gone before epoch {self.acknowledged}, the state is {self.last}")
 
     def drop_after(self, epoch: int) -> None:
-        """Recovery gives up all epochs after `epoch`; their numbers stay used."""
+        """Drop all epochs after `epoch`, as a recovery does; their numbers stay used."""
         for number in [n for n in self.manifests if n > epoch]:
             self.dropped[number] = self.manifests.pop(number)
 
     def maybe_crash(self, probability: float | None = None) -> None:
-        """A place where the process may die, with `crash_probability` unless said otherwise."""
+        """Let the process die here with `crash_probability`, unless another probability is given."""
         if self.chance(self.crash_probability if probability is None else probability):
             raise CrashError
 
     def chance(self, probability: float) -> bool:
-        """Whether something of that probability happens."""
+        """Return True with this probability."""
         return self._random.random() < probability
 
 
-#: Who wrote a segment: (generation, subtask, incarnation).
+#: The writer of a segment: (generation, subtask, incarnation).
 Author = tuple[int, int, int]
 
 
@@ -118,14 +118,14 @@ class MemorySpool:
 
     def __init__(self) -> None:
         self._batches: dict[str, list[pa.RecordBatch]] = {}
-        #: Who wrote what, deleted segments included.
+        #: The writer of each segment, also of deleted ones.
         self.authors: dict[str, Author] = {}
 
     def __contains__(self, path: str) -> bool:
         return path in self._batches
 
     def put(self, kind: str, batches: list[pa.RecordBatch], author: Author) -> str:
-        """Keep a finished segment; returns its path."""
+        """Store a finished segment; return its path."""
         path = f"{kind}-{len(self.authors)}"
         self._batches[path] = batches
         self.authors[path] = author
@@ -137,7 +137,7 @@ class MemorySpool:
         return pa.Table.from_batches(self._batches[path])
 
     def delete(self, path: str) -> None:
-        """Harmless when it is gone already, like unlink with missing_ok."""
+        """Delete segments; missing ones are ignored, as with unlink and missing_ok."""
         self._batches.pop(path, None)
 
 

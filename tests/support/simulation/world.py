@@ -30,9 +30,9 @@ from tests.support.simulation.settings import CALM, Settings, SimSpeeds
 from tests.support.simulation.sinks import ModelSink
 from tests.support.simulation.state import CrashError, MemorySpool, MemoryState
 
-#: Steps of the calm end after which a job that has not finished counts as stuck.
+#: The number of steps of the calm end after which an unfinished job counts as stuck.
 CALM_STEPS_MAX = 8_000
-#: Events a failure shows.
+#: The number of events that a failure shows.
 TRACE_LENGTH = 60
 
 
@@ -79,7 +79,7 @@ class Simulation:
         self.zombies: list[SimCluster] = []
 
     def run(self) -> None:
-        """The whole story."""
+        """Run the whole story."""
         try:
             self._chaos(self.settings.steps)
             if self.settings.damages and (stream := self._committed_stream()) is not None:

@@ -33,9 +33,9 @@ from tests.support.simulation.database import SimPosition
 from tests.support.simulation.drivers.fibers import Fibers, FiberThreads, Process
 from tests.support.simulation.drivers.log import Row, SourceLog
 
-#: Sealed epochs that may wait for the sink.
+#: The maximum number of sealed epochs that wait for the sink.
 IN_FLIGHT_MAX = 3
-#: Changes of one epoch, at most.
+#: The maximum number of changes of one epoch.
 CHANGES_MAX = 8
 
 #: A changelog row in a segment's file: operation, and the row.
@@ -55,7 +55,10 @@ class _Sealed:
 
 @dataclass(slots=True)
 class SimSourceSide:
-    """The source side that every generation's coordinator meets. `until_caught_up`: a run ends when the log does."""
+    """The source side, which every generation's coordinator uses.
+
+    With `until_caught_up`, a run ends at the end of the log.
+    """
 
     fibers: Fibers
     log: SourceLog
@@ -64,7 +67,7 @@ class SimSourceSide:
 
 
 class SimCoordinator:
-    """`raycdc.runtime.launcher.CoordinatorHandle`."""
+    """A coordinator as a `raycdc.runtime.launcher.CoordinatorHandle`."""
 
     pid = 1
 
@@ -73,9 +76,9 @@ class SimCoordinator:
         self.generation = start.generation
         #: The incarnation of each reader that has registered.
         self.readers: dict[int, int] = {}
-        #: Those that were found silent.
+        #: The readers that were found silent.
         self.lost: list[tuple[int, int, str]] = []
-        #: Nothing of it reaches the driver any more, nor the other way round.
+        #: True if no message between it and the driver arrives any more.
         self.cut_off = False
         self._threads = FiberThreads(world.fibers, process)
         self._store = store
@@ -221,7 +224,7 @@ class SimCoordinator:
         rows: Rows,
         tables: Tables,
     ) -> StreamState:
-        """The table begins: its target is emptied by this epoch, and has its rows of the next."""
+        """Begin the table: this epoch empties its target, and the next has its rows."""
         schema = self._source.schema(table, stream.ordinal)
         known = stream.named(str(table))
         again = isinstance(known, Parked | CatchingUp) and known.announced
@@ -237,7 +240,9 @@ class SimCoordinator:
         return replace(_with(stream, table, state), changes=max(stream.changes, number))
 
     def _end(self, begin: int, tables: Tables) -> int:
-        """Where the epoch ends: before a new column of a table that has rows in it, as all these have one schema."""
+        """Return where the epoch ends: before a new column of a table with rows in it, because all of these have one
+        schema.
+        """
         end = min(self._source.end, begin + self._random.randint(1, CHANGES_MAX))
         fixed = {table for table, told in tables.items() if told.snapshot}
         for change in self._source.between(begin, end):

@@ -69,18 +69,18 @@ def _apply(to: dict[str, _File], names: Mapping[str, _File | None]) -> None:
 
 
 class MemoryDisk:
-    """See the module's docstring. `on_file` hears of each file that appears under a name."""
+    """The disk; see the module's docstring. `on_file` is called with each file that appears under a name."""
 
     def __init__(self) -> None:
         self.folders: dict[Path, _Folder] = {}
         self.on_file: Callable[[Path, bytes], None] = lambda *_: None
 
     def of(self, fibers: Fibers) -> ProcessDisk:
-        """The disk as a process has it: others may run before each call."""
+        """Return the disk for a process: other processes may run before each call."""
         return ProcessDisk(self, fibers)
 
     def fail(self, chance: random.Random) -> None:
-        """The power fails."""
+        """Cut the power."""
         for folder in self.folders.values():
             folder.keep(chance.randint(0, len(folder.since)))
             folder.since.clear()
@@ -167,13 +167,16 @@ PLACE = ObjectLocation(StoreKind.S3, "simulated", "state")
 
 
 class MemoryObjects:
-    """See the module's docstring. `on_document` hears of each document of a state that appears or changes."""
+    """The object store; see the module's docstring.
+
+    `on_document` is called with each document that appears or changes.
+    """
 
     def __init__(self, chance: random.Random) -> None:
         self.replies_lost = 0.0
         self.on_document: Callable[[Path, bytes], None] = lambda *_: None
         self.there: dict[str, Stored] = {}
-        #: Requests by operation, with the kind of object.
+        #: The number of requests by operation and kind of object.
         self.requests: list[tuple[str, str]] = []
         self._chance = chance
         self._number = 0
@@ -181,7 +184,7 @@ class MemoryObjects:
         self._known: dict[str, str] = {}
 
     def of(self, fibers: Fibers) -> ProcessObjects:
-        """The store as a process has it: others may run before each call."""
+        """Return the store for a process: other processes may run before each call."""
         return ProcessObjects(self, fibers)
 
     def write(self, name: str, data: bytes) -> Version:
@@ -192,7 +195,7 @@ class MemoryObjects:
         return self.there[name].version
 
     def attempt(self, name: str, data: bytes, before: Version | None) -> ConfirmedWrite | UnconfirmedWrite:
-        """One request to write, under the condition that `before` is there (None: nothing)."""
+        """Make a request to write, on the condition that `before` is the present content (None: nothing)."""
         fate = self._chance.random() if self._chance.random() < self.replies_lost else 1.0
         if fate < 0.3:
             self._late.append((name, data, before))
@@ -203,7 +206,7 @@ class MemoryObjects:
         return UnconfirmedWrite(StoreError(f"no reply to the request for {name}"))
 
     def arrive(self) -> None:
-        """A request that is under way may arrive."""
+        """Let a request that is under way arrive, possibly."""
         if self._late and self._chance.random() < 0.3:
             self._carry_out(*self._late.pop(0))
 

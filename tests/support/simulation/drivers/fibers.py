@@ -20,11 +20,11 @@ from tests.support.simulation.network import SimulatedClock
 
 
 class ProcessDiedError(BaseException):
-    """Not an `Exception`: nothing of the product survives it."""
+    """Raised in a process that dies. It is no `Exception`, so the product cannot catch it."""
 
 
 class Process:
-    """Some threads that live and die together."""
+    """Threads that live and die together."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class Fiber:
         self.ready: Callable[[], bool] = lambda: True
         self.held = False
         self.done = False
-        #: How many blocks this one is in that others may not come between.
+        #: The number of blocks of this thread in which no other thread may run.
         self.atomic = 0
         self._call = call
         self._back = back
@@ -68,7 +68,7 @@ class Fiber:
         return not (self.process.paused or self.held) and self.ready()
 
     def resume(self) -> None:
-        """Let it go on until its next pause, or its end."""
+        """Let the thread run until its next pause, or its end."""
         if self._thread is None:
             if not self.process.alive:
                 self.done = True
@@ -84,11 +84,11 @@ class Fiber:
         self._turn.acquire()
 
     def join(self, timeout: float | None = None) -> None:
-        """Nobody waits for a thread that ends by itself."""
+        """Do nothing: threads end by themselves."""
 
     def _run(self) -> None:
         try:
-            # Whoever died has nothing more to say.
+            # A dead process reports nothing.
             with suppress(ProcessDiedError):
                 self._call()
         finally:
@@ -97,7 +97,7 @@ class Fiber:
 
 
 class Fibers:
-    """The scheduler. `on_pause` hears of each pause before others run, and may end or pause processes."""
+    """The scheduler. `on_pause` is called at each pause before others run, and may end or pause processes."""
 
     def __init__(self, chance: random.Random, clock: SimulatedClock) -> None:
         self.clock = clock
@@ -108,7 +108,7 @@ class Fibers:
         self._back = taken_lock()
 
     def chance(self) -> float:
-        """A number from 0 to 1, by the seed."""
+        """Return a number from 0 to 1, by the seed."""
         return self._chance.random()
 
     def start(self, process: Process, name: str, call: Callable[[], None]) -> Fiber:
@@ -117,7 +117,7 @@ class Fibers:
         return fiber
 
     def step(self) -> bool:
-        """Let somebody go on to the next pause; False when nobody can."""
+        """Let one thread run to its next pause; return False if none can."""
         self._bury()
         runnable = [fiber for fiber in self._fibers if fiber.runs]
         if not runnable:
@@ -127,10 +127,10 @@ class Fibers:
         return True
 
     def pause(self, place: str) -> None:
-        """Called by a thread of a process: others may go on now."""
+        """Let other threads run. Called by a thread of a process."""
         fiber = self._current
         if fiber is None:
-            return  # The world itself looks.
+            return  # The simulation itself calls.
         self._live(fiber)
         self.on_pause(fiber, place)
         self._live(fiber)
@@ -139,7 +139,7 @@ class Fibers:
             self._live(fiber)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Pause until something holds, for so long at most."""
+        """Pause until the condition holds, or the time is over."""
         fiber = self._current
         assert fiber is not None
         assert not fiber.atomic, "whoever waits keeps everybody from what is waited for"
@@ -152,7 +152,10 @@ class Fibers:
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """Nobody else runs within the block: the product holds a lock there. The process may die."""
+        """Keep other threads from running within the block, because the product holds a lock there.
+
+        The process may die.
+        """
         fiber = self._current
         if fiber is None:
             yield
@@ -164,12 +167,12 @@ class Fibers:
             fiber.atomic -= 1
 
     def kill(self) -> None:
-        """Every process ends where it is."""
+        """End every process where it is."""
         for fiber in self._fibers:
             fiber.process.alive = False
 
     def end(self) -> None:
-        """Let no thread live on."""
+        """End all threads."""
         self.kill()
         self._bury()
 
@@ -183,7 +186,7 @@ class Fibers:
         self._current = None
 
     def _bury(self) -> None:
-        """Whoever is dead gets to its end at once."""
+        """End the threads of dead processes immediately."""
         for fiber in [fiber for fiber in self._fibers if not fiber.process.alive]:
             while not fiber.done:
                 self._resume(fiber)
@@ -210,7 +213,7 @@ class FiberThreads(Threads):
 
     @contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """Those of the name do not run within the block, because a lock that they need is taken."""
+        """Keep threads of this name from running within the block, because a lock that they need is taken."""
         held = [fiber for fiber in self.started if fiber.name == name]
         for fiber in held:
             fiber.held = True
@@ -221,7 +224,7 @@ class FiberThreads(Threads):
                 fiber.held = False
 
     def wait_for(self, done: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until something holds, for so long at most."""
+        """Wait until the condition holds, or the time is over."""
         self._fibers.wait(done, timeout_s)
 
     def pool(self, count: int, name: str) -> Executor:
@@ -234,7 +237,7 @@ class FiberThreads(Threads):
 
 
 class FiberFuture(Future[Any]):
-    """Whoever asks for its result lets others run until it is there."""
+    """A future whose `result` lets other threads run until it is there."""
 
     def __init__(self, fibers: Fibers) -> None:
         super().__init__()
@@ -247,7 +250,7 @@ class FiberFuture(Future[Any]):
 
 
 class FiberPool(Executor):
-    """Each call is a thread of its own; the block ends when all have."""
+    """Runs each call in its own thread; the block ends when all have ended."""
 
     def __init__(self, fibers: Fibers, process: Process, name: str) -> None:
         self._fibers = fibers

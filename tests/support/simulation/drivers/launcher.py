@@ -18,7 +18,7 @@ from tests.support.simulation.drivers.coordinator import SimCoordinator
 
 
 class SimReaderHandle:
-    """`raycdc.runtime.launcher.ReaderHandle`: it does nothing but live."""
+    """A reader as a `raycdc.runtime.launcher.ReaderHandle`; it only lives."""
 
     has_process = True
     node = ""
@@ -55,19 +55,19 @@ class SimLauncher:
         *,
         before: SimLauncher | None = None,
     ) -> None:
-        #: Those of both.
+        #: The limits of both.
         self.coordinators: list[SimCoordinator] = [] if before is None else before.coordinators
         self.readers: list[SimReaderHandle] = [] if before is None else before.readers
         self._own: list[SimCoordinator] = []
         self._is_engine = before is not None
         self._lost = False
-        #: How many starts of a coordinator fail.
+        #: The number of starts of a coordinator that fail.
         self.failing = 0
         self._start = start
         self._problems = problems
 
     def lose(self) -> None:
-        """The engine ends, and all its processes."""
+        """End the engine and all its processes."""
         self._lost = True
         for coordinator in self._own:
             coordinator.process.alive = False
@@ -107,16 +107,16 @@ class SimLauncher:
         return reader
 
     def request_readers(self, count: int) -> None:
-        """There is room for all."""
+        """Do nothing: there are resources for all readers."""
 
     def nodes(self) -> list[SeenNode]:
         return [SeenNode("", 2.0, 2.0, own=True)]
 
     def avoid(self, node: str) -> None:
-        """There is no other."""
+        """Do nothing: there is no other node."""
 
     def poll(self, owing: Collection[str] | None = None) -> None:
-        """Readers need nothing beside them but the engine."""
+        """Check the engine; readers need nothing else."""
         if self._lost:
             raise ClusterLostError("Ray's head is gone.", "Run the pipeline again.")
 
@@ -124,18 +124,18 @@ class SimLauncher:
         return {}
 
     def sweep(self, needed: Collection[str]) -> None:
-        """No other node has segments."""
+        """Do nothing: no other node has segments."""
 
     def renew(self) -> bool:
         self._lost = False
         return self._is_engine
 
     def close(self) -> None:
-        """Nothing is left to close."""
+        """Do nothing: nothing is left to close."""
 
 
 class SimSpark:
-    """`raycdc.driver.engine_promotion.Engine`: it is up as soon as it is begun."""
+    """Spark as a `raycdc.driver.engine_promotion.Engine` that is up immediately."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -147,7 +147,7 @@ class SimSpark:
         return up
 
     def warm_up(self) -> None:
-        """It needs no workers."""
+        """Do nothing: there are no workers."""
 
     def poll(self) -> None:
         if self.lost:

@@ -45,7 +45,7 @@ from tests.support.simulation.drivers.launcher import SimLauncher, SimSpark
 from tests.support.simulation.drivers.targets import SimServer, SimSink
 
 READERS_MAX = 2
-#: How many engines do not come up.
+#: The number of engines that fail to start.
 ENGINES_FAIL = 0.2
 #: A sink is waited for as long as a story can wait.
 WAITING = SinkOutagePolicy(policy=RetryPolicy(retry_s=1.0))
@@ -63,16 +63,16 @@ class SimEnvironment:
     server: SimServer
     source: SimSourceSide
     problems: list[str] = field(default_factory=list)
-    #: Where the state is on an object store.
+    #: True if the state is on an object store.
     objects: MemoryObjects | None = None
     compaction: ManifestCompaction | None = None
-    #: Whether drivers take commands about tables.
+    #: True if drivers take commands about tables.
     commands: bool = False
-    #: Whether drivers begin by themselves, and hand over to engines.
+    #: True if drivers begin in their own process and are promoted to engines.
     hands_over: bool = False
 
     def store(self) -> CheckpointStore:
-        """The state as a process has it that opens it now."""
+        """Open the state for a process."""
         if self.objects is not None:
             place = SimStateLocation(PLACE, self.state, store=self.objects.of(self.source.fibers))
             return CheckpointStore(place, pipeline="simulated", compaction=self.compaction)
@@ -121,7 +121,7 @@ class Interrupted:
 
 
 class Life:
-    """See the module's docstring. `run` is the driver's main thread."""
+    """One driver; see the module's docstring. `run` is its main thread."""
 
     def __init__(self, number: int, around: SimEnvironment) -> None:
         self.process = Process(f"driver {number}")
@@ -134,7 +134,7 @@ class Life:
         self._around = around
         self._supervisor: Supervisor | None = None
         self._commands: LiveCommands | None = None
-        #: The engines that were started beside the driver.
+        #: The engines that were started.
         self.engines: list[SimLauncher] = []
         self.spark = SimSpark()
         self._handed: PromotableLauncher | None = None
@@ -147,7 +147,7 @@ class Life:
         return f"Life({self.process}, {self.term}, finished={self.finished}, error={self.error!r})"
 
     def die(self, *, leaves: bool = False) -> None:
-        """The process ends here, and its coordinators with it, unless it `leaves` them behind."""
+        """End the process and its coordinators, unless it `leaves` these behind."""
         self.process.alive = False
         for coordinator in self.launcher.coordinators:
             if leaves:
@@ -168,7 +168,7 @@ class Life:
             self._around.problems.append(f"{self.process} ended, and left a coordinator")
 
     def _end_following(self) -> None:
-        """What `raycdc.pipeline` undoes, in its order."""
+        """Undo the start in the order of `raycdc.pipeline`."""
         if self._promote is not None:
             self._promote.close()
         if self._commands is not None:
@@ -237,12 +237,12 @@ class Life:
                 loop.run()
                 return
             except SegmentUnavailableError:
-                # Others wait for the lock that the supervisor has meanwhile.
+                # Other threads wait for the lock of the supervisor meanwhile.
                 with self.threads.held("supervisor"), self.threads.held("commands"), self.threads.held("hand-over"):
                     supervisor.start_over(loop.recover)
 
     def _engine(self, _: int) -> SimLauncher:
-        """Start one, which takes its time, and may fail."""
+        """Start an engine, which takes time and may fail."""
         chance = self._around.source.chance
         self.threads.wait(threading.Event(), chance.uniform(0.0, 4.0))
         if chance.random() < ENGINES_FAIL:

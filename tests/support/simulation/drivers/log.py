@@ -9,9 +9,9 @@ from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 
 Row = dict[str, int | None]
 
-#: Keys of a table: few, so that each changes often.
+#: The number of keys of a table: few, so that each changes often.
 KEYS = 6
-#: Columns that a table may get: more would make a run no different.
+#: The maximum number of columns that a table gets.
 COLUMNS_MAX = 5
 
 
@@ -27,7 +27,7 @@ class SimLogChange:
 
 
 class SourceLog:
-    """See the module's docstring."""
+    """The source; see the module's docstring."""
 
     def __init__(self, chance: random.Random, tables: int) -> None:
         self.tables = [TableId("shop", f"t{number}") for number in range(tables)]
@@ -39,7 +39,7 @@ class SourceLog:
         return len(self.changes)
 
     def change(self) -> None:
-        """A row of some table is inserted, updated or deleted."""
+        """Insert, update or delete a row of some table."""
         table = self._chance.choice(self.tables)
         rows, key = self.rows(table, self.end), self._chance.randrange(KEYS)
         before = rows.get(key)
@@ -49,14 +49,14 @@ class SourceLog:
         self.changes.append(SimLogChange(self.end + 1, table, before, after))
 
     def add_column(self) -> None:
-        """A table gets a column, which is NULL in all rows that are there."""
+        """Add a column to a table, which is NULL in all existing rows."""
         table = self._chance.choice(self.tables)
         count = len(self.columns(table, self.end))
         if count < COLUMNS_MAX:
             self.changes.append(SimLogChange(self.end + 1, table, column=f"more{count}"))
 
     def between(self, begin: int, end: int) -> list[SimLogChange]:
-        """The changes of the log behind `begin`, up to `end`."""
+        """Return the changes of the log after `begin`, up to `end`."""
         return self.changes[begin:end]
 
     def columns(self, table: TableId, ordinal: int) -> list[str]:
@@ -68,7 +68,7 @@ class SourceLog:
         return TableSchema(tuple(columns), ("id",))
 
     def rows(self, table: TableId, ordinal: int) -> dict[int, Row]:
-        """The rows that the table held at a place of the log, by key."""
+        """Return the rows of the table at a position of the log, by key."""
         rows: dict[int, Row] = {}
         for change in self.changes[:ordinal]:
             if change.table != table:

@@ -14,7 +14,10 @@ from tests.support.simulation.drivers.log import Row, SourceLog
 
 
 class DriverOracle:
-    """See the module's docstring. It is told of everything by disk and server, and tells `SimEnvironment.problems`."""
+    """Checks the promises; see the module's docstring.
+
+    Disk and server call it, and it adds to `SimEnvironment.problems`.
+    """
 
     def __init__(self, around: SimEnvironment) -> None:
         self.recorded = 0
@@ -28,10 +31,10 @@ class DriverOracle:
         around.server.on_write = self._written
 
     def power_fails(self, chance: random.Random) -> None:
-        """All that the machine forgets must never have counted."""
+        """Check that nothing of what the power cut loses had been relied on."""
         around = self._around
         if around.objects is not None:
-            return  # What a store answered is durable.
+            return  # An answer of a store means that the write is durable.
         around.disk.fail(chance)
         folders = around.disk.folders
         there, recorded = (
@@ -82,7 +85,7 @@ class DriverOracle:
             self._say(f"rows of epoch {epoch} come to {target}, and epoch {self.recorded} is recorded")
 
     def final(self, log: SourceLog) -> None:
-        """The targets are what the source is, and each change came once, in order."""
+        """Check that the targets equal the source, and that each change came once, in order."""
         for table in log.tables:
             target = self._around.server.tables.get(table)
             if target is None:
@@ -94,7 +97,7 @@ class DriverOracle:
             self._changelog(table, [(op, row) for _, op, row in target.log])
 
     def _changelog(self, table: TableId, changes: list[tuple[str, Row]]) -> None:
-        """Each change follows the one before of its key."""
+        """Check that each change follows the previous one of its key."""
         rows: dict[int, int | None] = {}
         for op, row in changes:
             key = int(row["id"] or 0)

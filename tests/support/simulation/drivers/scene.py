@@ -45,15 +45,15 @@ class DriverSettings:
     requests: float = 0.0
     #: How often a step gives a command about a table, whether a driver runs or not.
     commands: float = 0.0
-    #: Whether drivers begin by themselves and hand over to engines, and how often one of these is lost.
+    #: True if drivers begin in their own process and are promoted to engines; how often an engine is lost.
     hands_over: bool = False
     lost_engines: float = 0.003
-    #: Whether the state is on an object store, and how often a reply of it is lost.
+    #: True if the state is on an object store; how often a reply of it is lost.
     on_store: bool = False
     replies_lost: float = 0.05
-    #: Whether manifests are changes of the ones before, however small they are.
+    #: True if manifests are always changes of the previous ones, however small they are.
     changes: bool = False
-    #: Whether the sink takes all verbs of an opening in one transaction.
+    #: True if the sink applies all verbs of an opening in one transaction.
     whole: bool = True
 
     @classmethod
@@ -74,7 +74,7 @@ class DriverSettings:
         )
 
 
-#: Events that a failure shows.
+#: The number of events that a failure shows.
 TRACE_LENGTH = 80
 
 
@@ -89,24 +89,24 @@ class Scene:
     fibers: Fibers
     log: SourceLog
     around: SimEnvironment
-    #: Whether anything may still go wrong.
+    #: True while faults may happen.
     has_faults: bool = True
     lives: list[Life] = field(default_factory=list)
     trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACE_LENGTH))
 
     def coordinators(self) -> list[SimCoordinator]:
-        """Those whose process lives."""
+        """Return the coordinators whose process lives."""
         return [c for life in self.lives for c in life.launcher.coordinators if c.process.alive]
 
     def store(self) -> CheckpointStore | None:
-        """The state as somebody sees it who looks from outside; None before there is one."""
+        """Return the state as seen from outside; None before there is one."""
         if (objects := self.around.objects) is not None:
             return self.around.store() if ROOT in objects.there else None
         folder = self.around.disk.folders.get(self.around.state)
         return self.around.store() if folder is not None and "meta.json" in folder.names else None
 
     def caught_up(self) -> bool:
-        """Whether all that the log has is in the sink, and every table is followed."""
+        """Return True if everything in the log is in the sink, and every table is followed."""
         store = self.store()
         record = None if store is None else store.last_commit()
         if store is None or record is None or record.parked:
@@ -118,7 +118,7 @@ class Scene:
         return all(isinstance(stream[table], Live) for table in self.log.tables)
 
     def parked(self, store: CheckpointStore) -> list[str]:
-        """Tables that nobody but the user can set going again."""
+        """Return the tables that only the user can resume."""
         last, record = store.last_manifest(), store.last_commit()
         stream = stream_of(last)
         if stream is None:
@@ -129,11 +129,11 @@ class Scene:
         return [name for name in sorted(waiting | refused) if not asked.acts_on(name, stream)]
 
     def note(self, event: str) -> None:
-        """Remember what happened, for who reads of a failure."""
+        """Remember an event for the report of a failure."""
         told = event.replace(str(self.around.state), "STATE")
         self.trace.append(f"{self.clock.now_s:8.2f} {told}")
 
     def report(self, what: str) -> str:
-        """The text of a failure, with the seed that plays it again."""
+        """Return the text of a failure, with the seed that repeats it."""
         trace = "\n  ".join(self.trace)
         return f"seed {self.seed}: {what}\n{self.settings}\n{self.lives}\nlast events:\n  {trace}"

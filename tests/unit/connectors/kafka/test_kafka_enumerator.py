@@ -311,7 +311,7 @@ def test_a_cluster_that_is_away_later_is_looked_for_again() -> None:
     enumerator, context = start(cluster)
     cluster.away = True
     context.run()
-    assert "away" in enumerator.statistics().problems["discovery"]
+    assert "unavailable" in enumerator.statistics().problems["discovery"]
     cluster.away, cluster.partitions["m"] = False, 2
     context.run()
     assert (context.owned(), enumerator.statistics().problems) == ({0: ["m:0", "m:1"]}, {})

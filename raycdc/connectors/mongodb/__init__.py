@@ -1,9 +1,9 @@
 """MongoDB: collections read by ranges of their keys, raw BSON into Arrow columns.
 
 **The log.** A change stream is the log: the ordinal is the cluster time, the events of one cluster time are a unit
-(`log_reader.py` says when it is whole), and the position is the last resume token. A chunk is read in a session that is
-causally after the position at which it was opened, and its high watermark is the session's time after one more read.
-Keys of events are compared as BSON, which is restored from their column (`StreamKeyOrder`). The table in
+(`stream/events.py` decides when it is complete), and the position is the last resume token. A chunk is read in a
+session that is causally after the position at which it was opened, and its high watermark is the session's time after
+one more read. Keys of events are compared as BSON, which is restored from their column (`StreamKeyOrder`). The table in
 `stream/followed.py` has the effect of each event about a collection: every collection that appears is parked and
 resnapshotted.
 

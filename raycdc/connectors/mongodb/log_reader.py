@@ -288,8 +288,7 @@ class ChangeStreamReader:
         """Pass on complete transactions, and stop before and after each one with events about collections.
 
         The rows before such a transaction are passed on first. The position after it is passed on last: reading again
-        from the previous position repeats all of it, and the repetition does not change a collection that is gone or
-        waits.
+        from the previous position repeats all of it, and the repetition does not change a dropped or parked collection.
         """
         batch, rank = whole.batch, whole.rank
         first = 0

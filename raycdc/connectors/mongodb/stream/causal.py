@@ -104,7 +104,7 @@ def read_documents(
 
 
 def _name_of(client: Client, table: TableId, uuid: str) -> str | None:
-    """Return the present name of the collection; None if it is gone."""
+    """Return the present name of the collection; None if it was dropped."""
     if not uuid:
         return table.table
     return next((entry.table.table for entry in entries_of(client, table.db) if entry.uuid == uuid), None)

@@ -202,7 +202,7 @@ class DocumentReads:
         return data, events
 
     def forget(self, table: TableId) -> None:
-        """Forget a collection that is gone, or resnapshotted."""
+        """Forget a collection that was dropped, or is resnapshotted."""
         if self._absent.pop(table, None):
             self._work_out()
 
@@ -325,7 +325,7 @@ class DocumentReads:
         self._changed = True
 
     def _keep_own(self, table: TableId, writer: RowWriter | None) -> None:
-        """Drop changes of a collection that is not followed any more, because it is resnapshotted or gone."""
+        """Drop changes of a collection that is not followed any more, because it is resnapshotted or was dropped."""
         kept = {k: a for k, a in self._absent[table].items() if writer is not None and a.uuid == writer.layout.uuid}
         if len(kept) != len(self._absent[table]):
             self._absent[table] = kept

@@ -2,8 +2,8 @@
 
 | error | meaning | reaction |
 |---|---|---|
-| 43, 222, 234, a router's, network | the cursor is gone, the stream is not | `StreamEndedError`: it is opened again |
-| 136, 280, 286 | the next changes are not in the log any more | `LogLostError` |
+| 43, 222, 234, a router's, network | the cursor is lost, but not the stream | `StreamEndedError`: it is opened again |
+| 136, 280, 286 | the log has lost the next changes | `LogLostError` |
 | 260 | the token is not of this deployment | `LogLostError` |
 | 10334 | an event is larger than the maximal answer | `EventTooLargeError`: it is requested without its documents |
 | 40573 | no replica set | `SourceError` |

@@ -1,4 +1,4 @@
-"""Raw binlog events in, Arrow batches and DDL out. No I/O, no threads, no clock.
+"""Decodes raw binlog events into Arrow batches and DDL. No I/O, no threads, no clock.
 
 `BinlogDecoder` is called by the log reader and by ``inspect binlog`` with buffers of complete events. Per buffer it
 runs one compiled pass that lists the row events (`EventPass`), one compiled decode per table map (`RowBatches`), and

@@ -163,7 +163,7 @@ def _first_sentence(cause: Exception) -> str:
 def _require_purged(
     connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset, mark: LogMark, oldest: str
 ) -> None:
-    """Raise `LogLostError` if unread transactions were purged with the file of the mark, which is gone."""
+    """Raise `LogLostError` if unread transactions were purged with the file of the mark, which the server has lost."""
     if _number(oldest) > _number(mark.file):
         if info.is_mariadb or not offset.by_gtid:
             return

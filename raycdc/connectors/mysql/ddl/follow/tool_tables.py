@@ -99,7 +99,7 @@ class ToolTables:
     ) -> TableId | None:
         """Apply a statement about a table that is not captured, if the table is a tool's.
 
-        Returns the captured table that will not be replaced any more, if it was renamed away for that.
+        Returns the captured table that will not be replaced any more, if it has lost its name for the exchange.
         """
         role = self.role(ddl.table)
         match ddl:

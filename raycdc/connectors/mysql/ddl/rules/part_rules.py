@@ -119,7 +119,7 @@ def is_like_a_temporary_table(part: TablePart, facts: HistoryFacts) -> MySqlVerd
 
 
 def is_not_captured(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Ignore a table that is not captured, unless the statement ends a tool that has renamed a captured one away."""
+    """Ignore a table that is not captured, unless the statement ends a tool's exchange of a captured table."""
     ddl = part.ddl
     if facts.captures(ddl.table):
         return None

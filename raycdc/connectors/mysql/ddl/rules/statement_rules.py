@@ -145,7 +145,7 @@ def names_nothing_captured(statement: LoggedStatement, facts: HistoryFacts) -> M
 
 
 def repairs(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Resnapshot repaired tables, because rows that could not be saved are gone, and nothing logs them."""
+    """Resnapshot repaired tables, because rows that could not be repaired were removed, which is not logged."""
     if statement.affected.verb != "REPAIR":
         return None
     repaired = tuple(table for table in statement.captured if facts.server.repairs(table))

@@ -153,6 +153,9 @@ class SourceTableRows:
 
 #: If more keys are compared again, both sides are read completely, because the values are in memory and in statements.
 KEYS_MAX = 50_000
+#: The most bytes of values that a target is asked for in one statement; columns beyond it are not asked for, so that
+#: more rows are read. As a literal a text takes twice the bytes, and servers take packets of 4 MiB and more.
+VALUES_BYTES_MAX = 1 << 20
 
 #: The forms of keys whose values every server finds by a literal. Floats have no exact literals; moments depend on the
 #: session.
@@ -270,11 +273,13 @@ class NamedKeys:
         if self._source.names:
             lists = lists_of_keys(pa.concat_tables(self._asked).take(chosen))
         made = pa.concat_tables(self._made, promote_options="permissive").take(chosen)
-        values = {
-            column.name: found
-            for column in self._compared.key
-            if (found := _askable(made.column(column.name), column)) is not None
-        }
+        values: dict[str, pa.Array] = {}
+        room = VALUES_BYTES_MAX
+        for column in self._compared.key:
+            found = _askable(made.column(column.name), column)
+            if found is not None and found.nbytes <= room:
+                values[column.name] = found
+                room -= found.nbytes
         return replace(everything, lists=lists, values=values)
 
 

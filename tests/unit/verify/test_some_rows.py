@@ -134,3 +134,17 @@ def test_a_row_that_comes_with_several_lists_counts_once() -> None:
     chosen = np.concatenate([wanted.among(came[:300]), wanted.among(came), wanted.among(came)])
     counted = np.concatenate([came[:300], came, came])[chosen]
     assert sorted(counted) == sorted(came[:-1]), "each once, and no other"
+
+
+def test_values_that_no_statement_has_room_for_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target is read without a condition on that column; the result is the same."""
+    key = compared("name", "id")
+    batch = log_rows(1, 100)
+    wanted = hashes(key, batch)
+    found: list[set[str]] = []
+    for most in (1 << 20, 1000, 100):
+        monkeypatch.setattr(some_rows, "VALUES_BYTES_MAX", most)
+        named = NamedKeys(key, SCHEMA, ("name", "id"))
+        looked(named, key, wanted, batch)
+        found.append(set(named.rows(wanted).values))
+    assert found == [{"name", "id"}, {"id"}, set()]

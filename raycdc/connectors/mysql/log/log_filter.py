@@ -24,7 +24,7 @@ schema change tools. A table that needs one after a restart is resnapshotted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, assert_never
@@ -157,12 +157,12 @@ class LogFilter:
             parsed = self._parsed[table.id] = (table, parse_filter(table, text))
         return parsed[1]
 
-    def _ask(self, conditions: list[str]) -> list[bool | None]:
+    def _ask(self, conditions: list[str], prepared: Sequence[str]) -> list[bool | None]:
         """Evaluate conditions on the server. If the connection was lost, try once more with a new one."""
         with suppress(SourceUnavailableError):
-            return server_answers(self._open())(conditions)
+            return server_answers(self._open())(conditions, prepared)
         self.close()
-        return server_answers(self._open())(conditions)
+        return server_answers(self._open())(conditions, prepared)
 
     def _open(self) -> Connection[Any]:
         if self._connection is None:

@@ -37,7 +37,8 @@ from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
 from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
 from raycdc.connectors.mysql.log.log_filter import LogFilter, redacted_state, redacted_update
-from raycdc.errors import CorruptLogError, LogLostError
+from raycdc.connectors.mysql.snapshot.row_filter import UncomparableTextError
+from raycdc.errors import CorruptLogError, DataError, LogLostError
 from raycdc.source.snapshot.handoff.hand_off import LogRows
 from raycdc.source.snapshot.log.log_unit import (
     LogPosition,
@@ -134,7 +135,7 @@ class MySqlLogReader:
                     pending.append(item)
                 case BinlogRowsItem():
                     # Filtered here, and not when the unit is made, because a statement may change the table in between.
-                    captured = item if self._row_filter is None else self._row_filter.captured(item)
+                    captured = self._captured(item)
                     pending += [] if captured is None else [captured]
                 case DdlItem():
                     updates, truncations = self._history.take_updates()
@@ -151,6 +152,19 @@ class MySqlLogReader:
                     self._notes_unit(position, in_transaction=in_transaction, fetched_ms=fetched_ms)
         cursor = self._decoder.cursor
         self._rows_unit(pending, cursor.position, in_transaction=cursor.in_transaction, fetched_ms=fetched_ms)
+
+    def _captured(self, item: BinlogRowsItem) -> BinlogRowsItem | None:
+        """Return the captured part of the item; None if there is none, or if its table is parked."""
+        if self._row_filter is None:
+            return item
+        try:
+            return None if item.table in self._history.mismatches else self._row_filter.captured(item)
+        except UncomparableTextError as cause:
+            why = f"{cause}, then read the table anew with: raycdc tables resnapshot CONFIG {item.table}"
+            # The item may have rows of several transactions, which all come after the last unit.
+            self._history.on_schema_mismatch(item.table, DataError(f"{item.table}: {why}"), self._position)
+            self._decoder.maps.pass_over(item.table)
+            return None
 
     def _resnapshot_parked(self) -> None:
         """Pass on the resnapshots of parked tables whose probe holds here, if no transaction is open."""

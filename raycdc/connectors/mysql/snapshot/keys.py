@@ -149,14 +149,23 @@ def literal(column: MySqlColumn, value: KeyValue) -> str:
             text = repr(value)
             return text if "e" in text else f"{text}e0"
         case str() if key_kind(column) is KeyKind.TEXT:
-            encoded = f"_utf8mb4 X'{value.encode().hex()}'"
-            if column.charset not in ("utf8mb4", ""):
-                encoded = f"CONVERT({encoded} USING {_word(column.charset)})"
-            return f"{encoded} COLLATE {_word(column.collation)}" if column.collation else encoded
+            return text_value(column, text_literal(value))
         case _ if key_kind(column) is KeyKind.EXACT:
             return str(Decimal(value))
         case _:
             return f"'{_temporal(value)}'"
+
+
+def text_literal(text: str) -> str:
+    """Return `text` as SQL, in utf8mb4."""
+    return f"_utf8mb4 X'{text.encode().hex()}'"
+
+
+def text_value(column: MySqlColumn, text: str) -> str:
+    """Return the SQL expression `text`, in utf8mb4, as a value that compares like those of the text `column`."""
+    if column.charset not in ("utf8mb4", ""):
+        text = f"CONVERT({text} USING {_word(column.charset)})"
+    return f"{text} COLLATE {_word(column.collation)}" if column.collation else text
 
 
 def null_condition(column: MySqlColumn) -> str:

@@ -13,7 +13,7 @@ A condition that is NULL excludes the row, as in SQL. Invalid dates count as NUL
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
@@ -22,17 +22,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import query_one, quote_name
+from raycdc.clients.mysql import query, query_one, quote_name
 from raycdc.connectors.mysql.snapshot import keys, sort_keys
 from raycdc.connectors.mysql.snapshot import keys as key_space
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, key_kind
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, DataError
 from raycdc.model.column_names import mysql_fold
 
 #: The number of texts compared in one statement (a select list may have 4096 items).
 _TEXTS_PER_STATEMENT = 500
+#: The greatest length in characters of the texts of one statement, and of a piece of a longer text. A character has up
+#: to four bytes, which are eight hexadecimal digits: 2 MiB, half of the smallest common ``max_allowed_packet``.
+_TEXT_LENGTH_MAX = 256 << 10
+#: The variable of the session in which a longer text is put together.
+_LONG_TEXT = "@raycdc_text"
 #: The number of remembered answers per comparison. A filter on a column with more values queries again.
 _TEXTS_REMEMBERED = 100_000
 
@@ -50,8 +55,12 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">=": pc.greater_equal,
 }
 
-#: A function that evaluates SQL conditions: one truth value for each (None for NULL).
-AskServer = Callable[[list[str]], list[bool | None]]
+#: A function that evaluates SQL conditions after some statements: one truth value for each (None for NULL).
+AskServer = Callable[[list[str], Sequence[str]], list[bool | None]]
+
+
+class UncomparableTextError(DataError):
+    """The server cannot compare a value of a filter's column, because it is larger than a packet."""
 
 
 class ColumnComparison:
@@ -96,14 +105,48 @@ class ColumnComparison:
         texts: list[str] = encoded.dictionary.to_pylist()
         if len(self._known) > _TEXTS_REMEMBERED:
             self._known.clear()
-        new = [text for text in texts if text not in self._known]
-        for first in range(0, len(new), _TEXTS_PER_STATEMENT):
-            part = new[first : first + _TEXTS_PER_STATEMENT]
-            bound = self._literal(self._value)
-            answers = ask([f"{self._literal(text)} {self._sign} {bound}" for text in part])
-            self._known.update(zip(part, answers, strict=True))
-        answers_of = pa.array([self._known[text] for text in texts], pa.bool_())
+        found = {text: self._known[text] for text in texts if text in self._known}
+        bound = self._literal(self._value)
+        for part in _parts([text for text in texts if text not in found]):
+            if len(part) == 1 and len(part[0]) > _TEXT_LENGTH_MAX:
+                found[part[0]] = self._answer_for_long(part[0], bound, ask)
+                continue
+            answers = ask([f"{self._literal(text)} {self._sign} {bound}" for text in part], ())
+            found.update(zip(part, answers, strict=True))
+        self._known.update((text, answer) for text, answer in found.items() if len(text) <= _TEXT_LENGTH_MAX)
+        answers_of = pa.array([found[text] for text in texts], pa.bool_())
         return answers_of.take(encoded.indices)
+
+    def _answer_for_long(self, text: str, bound: str, ask: AskServer) -> bool | None:
+        """Send a text in pieces, because as one literal it may be larger than a packet that the server accepts."""
+        pieces = [text[first : first + _TEXT_LENGTH_MAX] for first in range(0, len(text), _TEXT_LENGTH_MAX)]
+        prepared = [
+            f"SET {_LONG_TEXT} = _utf8mb4 ''",
+            *(f"SET {_LONG_TEXT} = CONCAT({_LONG_TEXT}, {keys.text_literal(piece)})" for piece in pieces),
+        ]
+        whole = f"LENGTH({_LONG_TEXT}) = {len(text.encode())}"
+        value = keys.text_value(self.column, f"CONVERT({_LONG_TEXT} USING utf8mb4)")
+        is_whole, answer = ask([whole, f"{value} {self._sign} {bound}"], prepared)
+        if not is_whole:
+            raise UncomparableTextError(
+                f"source.snapshot.filter compares {self.column.name}, and the server cannot compare a text of "
+                f"{len(text.encode())} bytes there. Raise max_allowed_packet on the server"
+            )
+        return answer
+
+
+def _parts(texts: list[str]) -> Iterator[list[str]]:
+    """Yield `texts` in parts for one statement each; a long text has a part of its own."""
+    part: list[str] = []
+    length = 0
+    for text in texts:
+        if part and (len(part) == _TEXTS_PER_STATEMENT or length + len(text) > _TEXT_LENGTH_MAX):
+            yield part
+            part, length = [], 0
+        part.append(text)
+        length += len(text)
+    if part:
+        yield part
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +254,9 @@ def _compares_as_before(before: MySqlColumn, after: MySqlColumn) -> bool:
 def server_answers(connection: Connection[Any]) -> AskServer:
     """Return a function that evaluates conditions over `connection`."""
 
-    def ask(conditions: list[str]) -> list[bool | None]:
+    def ask(conditions: list[str], prepared: Sequence[str]) -> list[bool | None]:
+        for statement in prepared:
+            query(connection, statement)
         answers = query_one(connection, "SELECT " + ", ".join(conditions)) or ()
         return [None if answer is None else bool(answer) for answer in answers]
 

@@ -15,7 +15,7 @@ from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.snapshot.chunk_reader import ChunkSelect
 from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkRange
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
-from raycdc.connectors.mysql.snapshot.row_filter import parse_filter, server_answers
+from raycdc.connectors.mysql.snapshot.row_filter import UncomparableTextError, parse_filter, server_answers
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError
@@ -171,3 +171,20 @@ def test_changes_that_cross_the_filter_become_inserts_and_deletes(mariadb: Maria
         one = BinlogRowsItem(table.id, batch.slice(1, 1), np.arange(1), 1, "binlog.000001", table)
         assert row_filter.captured(one) is None
         row_filter.close()
+
+
+def test_a_text_that_is_larger_than_a_packet_as_a_literal_is_compared_in_pieces(mariadb: MariaDbServer) -> None:
+    """As hexadecimal digits a text is twice as long; the server has it in a row, and is asked about it for the log."""
+    with mariadb.fresh_database() as database, session(mariadb, "root") as connection:
+        ((packet,),) = query(connection, "SELECT @@max_allowed_packet")
+        query(connection, f"CREATE TABLE `{database}`.l (id INT PRIMARY KEY, s LONGTEXT)")
+        table = load_table(connection, TableId(database, "l"))
+        size = int(packet) * 9 // 16
+        texts = ["b" * size, "B" * size + "c", "ä" * 150_000, "b", None, *map(str, range(1200))]
+        batch = pa.RecordBatch.from_pydict({"id": list(range(len(texts))), "s": texts})
+        ask = server_answers(connection)
+        passed = batch.column("id").filter(parse_filter(table, "s > 'b'").mask(batch, ask))
+        assert passed.to_pylist() == [0, 1]
+        too_long = pa.RecordBatch.from_pydict({"s": ["b" * (int(packet) + 1)]})
+        with pytest.raises(UncomparableTextError, match=r"cannot compare a text of \d+ bytes there\. Raise max_allow"):
+            parse_filter(table, "s = 'b'").mask(too_long, ask)

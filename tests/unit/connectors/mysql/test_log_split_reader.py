@@ -10,6 +10,7 @@ import pytest
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.event_types import LogKind
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.whole_transactions import WholeLog
@@ -20,6 +21,7 @@ from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
 from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
 from raycdc.connectors.mysql.log.log_filter import LogFilter
 from raycdc.connectors.mysql.log.log_reader import MySqlLogReader
+from raycdc.connectors.mysql.snapshot.row_filter import UncomparableTextError
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import RowKind, TableId
@@ -54,7 +56,9 @@ class Received:
     def close(self) -> None: ...
 
 
-def units_of(*buffers: bytes, capture: Capture | None = None, in_memory: bool = False) -> list[LogUnit]:
+def units_of(
+    *buffers: bytes, capture: Capture | None = None, in_memory: bool = False, row_filter: type[LogFilter] = LogFilter
+) -> list[LogUnit]:
     selector = TableSelector(("d.t", "d.u"))
     tables = {TABLE.id: TABLE, OTHER.id: OTHER}
     server = LogServer(DdlDialect(display_width=False), ("utf8mb4", ""), is_in_memory=lambda _: in_memory)
@@ -69,7 +73,7 @@ def units_of(*buffers: bytes, capture: Capture | None = None, in_memory: bool = 
         history=history,
         decoder=decoder,
         start=START,
-        row_filter=None if capture is None else LogFilter(pymysql.connect, {TABLE.id: capture}, history.table),
+        row_filter=None if capture is None else row_filter(pymysql.connect, {TABLE.id: capture}, history.table),
     )
     units = []
     while (unit := reader.fetch()) is not None:
@@ -135,6 +139,32 @@ def test_a_filter_knows_the_table_that_a_statement_behind_its_rows_drops() -> No
 
     assert [rows.batch.column("id").to_pylist() for rows in rows_of(units[0])] == [[5]]
     assert [isinstance(unit, SchemaChange) for unit in units] == [False, True]
+
+
+class Uncomparing(LogFilter):
+    """A filter that cannot compare a 5."""
+
+    def captured(self, item: BinlogRowsItem) -> BinlogRowsItem | None:
+        if 5 in item.batch.column("id").to_pylist():
+            raise UncomparableTextError("source.snapshot.filter compares id, and the server cannot")
+        return super().captured(item)
+
+
+def test_a_table_with_a_value_that_its_filter_cannot_compare_is_parked_alone_before_its_transaction() -> None:
+    log = LogWriter().format().gtid(1).begin().table_map(9, b"\x03", nullable=False).rows(30, 9, 1, int_row(1)).xid()
+    first, start = log.take(), log.position
+    log.gtid(2).begin().table_map(9, b"\x03", nullable=False).rows(30, 9, 1, int_row(4) + int_row(5))
+    log.table_map(10, b"\x03", table=b"u", nullable=False).rows(30, 10, 1, int_row(7)).xid()
+    log.gtid(3).begin().table_map(9, b"\x03", nullable=False).rows(30, 9, 1, int_row(6)).xid()
+
+    units = units_of(first, log.take(), capture=Capture("id > 0"), row_filter=Uncomparing)
+
+    rows = [(rows.table, rows.batch.column("id").to_pylist()) for unit in units for rows in rows_of(unit)]
+    assert rows == [(TABLE.id, [1]), (OTHER.id, [7])]
+    (parked,) = [update for unit in units for update in updates_of(unit)]
+    assert isinstance(parked, ParkTableUpdate)
+    assert (parked.table, BinlogOffset.of(parked.parking.position).pos) == (TABLE.id, start)
+    assert parked.parking.reason.endswith("raycdc tables resnapshot CONFIG d.t")
 
 
 def parted(units: list[LogUnit], start: int) -> list[tuple[int, bool, list[int], list[str]]]:

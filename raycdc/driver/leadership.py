@@ -70,9 +70,9 @@ class Leadership:
         """Raise `FencedError` if another driver took over."""
         self._heartbeat.require_held()
 
-    def announce(self, door: ControlEndpoint) -> None:
+    def announce(self, endpoint: ControlEndpoint) -> None:
         """Publish the address of the control API with the next heartbeat."""
-        self._heartbeat.door = door
+        self._heartbeat.endpoint = endpoint
 
     def ends(self, end: RunEnd) -> None:
         """Publish the end of the run with the last heartbeat."""

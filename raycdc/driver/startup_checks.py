@@ -448,7 +448,11 @@ def _notify(start: Start) -> Iterator[CheckResult]:
 def _open_already(start: Start) -> bool:
     """Return True if the port is taken by the control API of the run that has this state."""
     holder = _holder_here(start)
-    return holder is not None and holder.door is not None and holder.door.url.endswith(f":{start.config.control.port}")
+    return (
+        holder is not None
+        and holder.endpoint is not None
+        and holder.endpoint.url.endswith(f":{start.config.control.port}")
+    )
 
 
 def _holder_here(start: Start) -> Holder | None:

@@ -25,14 +25,14 @@ class Column(JsonObject):
 
     `default` is the constant that existing rows get when the column is added, as text, or None.
 
-    `hidden`: the default is the masked form of that constant, for rows that are already masked.
+    `masked`: the default is the masked form of that constant, for rows that are already masked.
     """
 
     name: str
     type: LogicalType
     nullable: bool = True
     default: str | None = None
-    hidden: bool = field(default=False, metadata=stored("hidden", left_out=True))
+    masked: bool = field(default=False, metadata=stored("hidden", left_out=True))
 
     def with_name(self, name: str) -> Column:
         """Return the column with another name."""

@@ -59,8 +59,8 @@ def find(
         watch = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity)
         if isinstance(found := watch.poll(), Vacancy):
             return NoRun(found.why)
-        if holder.door is not None:
-            return _client(store, holder, holder.door, token)
+        if holder.endpoint is not None:
+            return _client(store, holder, holder.endpoint, token)
         if time.monotonic() > deadline:
             return NoRun(
                 f"{holder}, which has the state, has not opened its control API yet (it may be starting)", runs=True

@@ -206,9 +206,9 @@ def _added(table: TableId, change: AddColumnEvent, masks: Masks) -> list[SchemaC
     column = _masked(table, change.column, masks)
     if column is None:
         return []
-    hidden = _redacted(table, change, masks)
-    assert isinstance(hidden, AddColumnEvent)
-    return [replace(hidden, column=replace(column, default=hidden.column.default), hidden=False)]
+    masked = _redacted(table, change, masks)
+    assert isinstance(masked, AddColumnEvent)
+    return [replace(masked, column=replace(column, default=masked.column.default), masked=False)]
 
 
 def _redacted_or_refused(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaChangeEvent:
@@ -223,10 +223,10 @@ def _redacted(table: TableId, change: SchemaChangeEvent, masks: Masks) -> Schema
     match change:
         case CreateTableEvent(_, schema):
             return replace(change, schema=redacted_schema(table, schema, masks))
-        case AddColumnEvent(_, column, _, hidden) if not hidden and (mask := masks.of(table, column.name)) is not None:
+        case AddColumnEvent(_, column, _, masked) if not masked and (mask := masks.of(table, column.name)) is not None:
             if column.default is None:
                 return change
-            return replace(change, column=replace(column, default=masked_default(table, column, mask)), hidden=True)
+            return replace(change, column=replace(column, default=masked_default(table, column, mask)), masked=True)
         case _:
             return change
 
@@ -252,14 +252,14 @@ def masked_default(table: TableId, column: Column, mask: Mask) -> str | None:
 
 
 def _without_default(table: TableId, column: Column, masks: Masks) -> Column:
-    return column if masks.of(table, column.name) is None else replace(column, default=None, hidden=False)
+    return column if masks.of(table, column.name) is None else replace(column, default=None, masked=False)
 
 
 def _masked(table: TableId, column: Column, masks: Masks) -> Column | None:
     if masks.of(table, column.name) is None:
         return column
     kind = _type(table, column, masks)
-    return None if kind is None else replace(column, type=kind, default=None, hidden=False)
+    return None if kind is None else replace(column, type=kind, default=None, masked=False)
 
 
 def _type(table: TableId, column: Column, masks: Masks) -> LogicalType | None:

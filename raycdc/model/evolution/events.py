@@ -106,7 +106,7 @@ class CreateTableEvent(_Change):
 class AddColumnEvent(_Change):
     """A column was added; existing rows have ``column.default`` (None: null) in it.
 
-    `hidden`: a mask applies to the column, and the default is already masked; no state has such a default unmasked.
+    `masked`: a mask applies to the column, and the default is already masked; no state has such a default unmasked.
     `values_of` is another column, whose values existing rows get. It is set for targets of several tables if one of
     these renamed the column; sources never set it.
     """
@@ -117,7 +117,7 @@ class AddColumnEvent(_Change):
     position: ColumnPosition = field(
         default=Last(), metadata=stored(older=Last(), write=_position_to_json, read=_position_from_json)
     )
-    hidden: bool = field(default=False, metadata=stored("hidden", left_out=True))
+    masked: bool = field(default=False, metadata=stored("hidden", left_out=True))
     values_of: str | None = field(default=None, metadata=LEFT_OUT)
 
 

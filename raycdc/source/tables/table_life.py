@@ -162,15 +162,15 @@ class Parked(JsonObject):
 class CatchingUp:
     """The table was paused, and continues from `position` in a catch-up stream, parallel to the log of the others.
 
-    It keeps its incarnation from before the pause, so a target that refused that one takes nothing of it. `gone`: up to
-    the position of the stream, the table was dropped and not created again.
+    It keeps its incarnation from before the pause, so a target that refused that one takes nothing of it.
+    `dropped`: up to the position of the stream, the table was dropped and not created again.
     """
 
     schema: str
     announced: bool
     position: Position
     left: LeftAt
-    gone: bool = False
+    dropped: bool = False
 
     @property
     def incarnation(self) -> int:
@@ -195,7 +195,7 @@ class CatchingUp:
             0,
             left=self.left,
         )
-        return {**paused.to_json(), "catching_up": {"gone": self.gone}}
+        return {**paused.to_json(), "catching_up": {"gone": self.dropped}}
 
     @classmethod
     def from_json(cls, data: Any) -> CatchingUp:
@@ -394,7 +394,7 @@ class TableStates:
         if isinstance(state, Dropped):
             self._move(table, TableTransition.ALTERED, Live(schema, state.announced, state.incarnation))
         elif isinstance(state, CatchingUp):
-            self._move(table, TableTransition.ALTERED, replace(state, schema=schema, gone=False))
+            self._move(table, TableTransition.ALTERED, replace(state, schema=schema, dropped=False))
         else:
             self._move(table, TableTransition.ALTERED, replace(state, schema=schema))
 
@@ -446,7 +446,7 @@ class TableStates:
             case Unknown() | Parked() | Dropped():
                 self._move(table, TableTransition.DROPPED, state)
             case CatchingUp():
-                self._move(table, TableTransition.DROPPED, replace(state, gone=True))
+                self._move(table, TableTransition.DROPPED, replace(state, dropped=True))
             case InSnapshot() | AsOf() | Behind() | Live():
                 self._move(table, TableTransition.DROPPED, Dropped(state.schema, state.announced, state.incarnation))
             case _:
@@ -589,7 +589,7 @@ def parked_from(state: TableState, parking: ParkingCause, *, incarnation: int = 
         parking.position,
         parking.ts_ms,
         parking.again,
-        state.left if parking.goes_on and isinstance(state, CatchingUp) and not state.gone else None,
+        state.left if parking.goes_on and isinstance(state, CatchingUp) and not state.dropped else None,
         parking.awaited,
     )
 

@@ -69,7 +69,7 @@ class DriverHeartbeat:
         mine = replace(Holder.myself(), locked=self._held is not None)
         self._holder = mine if lock is None else replace(mine, lock=lock.identity, lock_file=lock.path)
         #: The address of the run's control API. It is published with the next heartbeat.
-        self.door: ControlEndpoint | None = None
+        self.endpoint: ControlEndpoint | None = None
         self.lost: FencedError | None = None
         #: True while the thread waits for the state's disk or store. This may take minutes if it is unreachable.
         self._asks = False
@@ -98,7 +98,7 @@ class DriverHeartbeat:
         """
         self._closed.set()
         self._thread.join(timeout=RENEW_S)
-        self._holder, self.door = replace(self._holder, ended=True, end=end), None
+        self._holder, self.endpoint = replace(self._holder, ended=True, end=end), None
         if self.lost is None and not self._asks:
             with suppress(StateError):
                 self._renew()
@@ -121,7 +121,7 @@ class DriverHeartbeat:
             self._asks = False
 
     def _renew(self) -> None:
-        self._holder = replace(self._holder, beat=self._holder.beat + 1, door=self.door)
+        self._holder = replace(self._holder, beat=self._holder.beat + 1, endpoint=self.endpoint)
         self._generations.show(self._generation(), self._holder)
 
     def _replaced_by(self, newest: int, own: int) -> FencedError:

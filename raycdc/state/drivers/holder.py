@@ -94,8 +94,8 @@ class Holder(JsonObject):
     locked: bool = False
     ended: bool = False
     lock: str = field(default="", metadata=LEFT_OUT)
-    door: ControlEndpoint | None = field(default=None, metadata=stored("door", left_out=True))
-    lock_file: str = field(default="", metadata=stored(left_out=True, before="door"))
+    endpoint: ControlEndpoint | None = field(default=None, metadata=stored("door", left_out=True))
+    lock_file: str = field(default="", metadata=stored(left_out=True, before="endpoint"))
     end: RunEnd | None = field(default=None, metadata=LEFT_OUT)
 
     def __str__(self) -> str:

@@ -28,22 +28,22 @@ class Patch(JsonObject):
     """
 
     put: Mapping[str, Json] = field(default_factory=dict, metadata=LEFT_OUT)
-    gone: tuple[str, ...] = field(default=(), metadata=stored("gone", left_out=True))
+    removed: tuple[str, ...] = field(default=(), metadata=stored("gone", left_out=True))
     inside: Mapping[str, Patch] = field(default_factory=dict, metadata=LEFT_OUT)
 
     def __bool__(self) -> bool:
         """Return True if there is any difference."""
-        return bool(self.put or self.gone or self.inside)
+        return bool(self.put or self.removed or self.inside)
 
     @property
     def entries(self) -> int:
         """Return the number of changed keys on all levels."""
-        return len(self.put) + len(self.gone) + sum(patch.entries for patch in self.inside.values())
+        return len(self.put) + len(self.removed) + sum(patch.entries for patch in self.inside.values())
 
     @property
     def is_written(self) -> bool:
         """Return True if JSON keeps all keys of this level. JSON turns keys of other types into texts."""
-        return all(isinstance(key, str) for key in (*self.put, *self.gone, *self.inside))
+        return all(isinstance(key, str) for key in (*self.put, *self.removed, *self.inside))
 
     @classmethod
     def between(cls, before: Mapping[str, Json], after: Mapping[str, Json], *, depth: int) -> Patch:
@@ -73,7 +73,7 @@ class Patch(JsonObject):
         Raises `KeyError` or `TypeError` if the patch belongs to another object.
         """
         after = dict(before)
-        for key in self.gone:
+        for key in self.removed:
             del after[key]
         for key, patch in self.inside.items():
             inner = after[key]

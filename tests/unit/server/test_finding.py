@@ -69,15 +69,18 @@ ELSEWHERE = Holder("db9", "another kernel", 7, beat=3)
     ("holder", "says"),
     [
         (
-            replace(ELSEWHERE, door=ControlEndpoint("http://127.0.0.1:1", "t")),
+            replace(ELSEWHERE, endpoint=ControlEndpoint("http://127.0.0.1:1", "t")),
             "open to its own machine only. Ask there, or set",
         ),
-        (replace(ELSEWHERE, door=ControlEndpoint(problem="the port is taken")), "cannot be asked: the port is taken"),
-        (replace(ELSEWHERE, door=ControlEndpoint("http://db9:1", "t", VERSION + 1)), "runs a newer raycdc"),
-        (replace(ELSEWHERE, door=ControlEndpoint("http://db9:1", "")), "set the same control.token"),
-        (replace(ELSEWHERE, door=ControlEndpoint("http://db9:1", "../../etc/passwd")), "no run names a file so"),
         (
-            replace(ELSEWHERE, door=ControlEndpoint("http://db9:1", f"private-{'0' * 32}")),
+            replace(ELSEWHERE, endpoint=ControlEndpoint(problem="the port is taken")),
+            "cannot be asked: the port is taken",
+        ),
+        (replace(ELSEWHERE, endpoint=ControlEndpoint("http://db9:1", "t", VERSION + 1)), "runs a newer raycdc"),
+        (replace(ELSEWHERE, endpoint=ControlEndpoint("http://db9:1", "")), "set the same control.token"),
+        (replace(ELSEWHERE, endpoint=ControlEndpoint("http://db9:1", "../../etc/passwd")), "no run names a file so"),
+        (
+            replace(ELSEWHERE, endpoint=ControlEndpoint("http://db9:1", f"private-{'0' * 32}")),
             "is not here. Ask on the machine",
         ),
     ],
@@ -90,7 +93,7 @@ def test_a_run_that_cannot_be_asked(holder: Holder, says: str, store: Checkpoint
 
 
 def test_a_run_that_does_not_answer(store: CheckpointStore) -> None:
-    taken(store, replace(Holder.myself(), beat=3, door=ControlEndpoint("http://127.0.0.1:1", "t")))
+    taken(store, replace(Holder.myself(), beat=3, endpoint=ControlEndpoint("http://127.0.0.1:1", "t")))
     client = find(store, "a token of the configuration")
     assert not isinstance(client, NoRun)
     with pytest.raises(StateError, match=r"its control API at http://127.0.0.1:1 does not answer"):
@@ -103,7 +106,7 @@ def test_a_run_that_waits_for_its_token_is_told_from_one_that_is_gone(
     monkeypatch.setattr(control_client, "ANSWERS_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        taken(store, replace(Holder.myself(), beat=3, door=ControlEndpoint(url, "t")))
+        taken(store, replace(Holder.myself(), beat=3, endpoint=ControlEndpoint(url, "t")))
         client = find(store, "a token of the configuration")
         assert not isinstance(client, NoRun)
         with pytest.raises(StateError, match=r"does not answer .* may be waiting for its control.token"):
@@ -133,7 +136,7 @@ def test_a_run_without_a_web_ui_says_so(store: CheckpointStore, monkeypatch: pyt
     door.open()
     try:
         announced = told.get(timeout=60)
-        taken(store, replace(Holder.myself(), beat=3, door=announced))
+        taken(store, replace(Holder.myself(), beat=3, endpoint=announced))
         run = find(store)
         assert not isinstance(run, NoRun)
         with pytest.raises(StateError, match=r'without a web UI: it was started with control\.ui = "off"\. Set it to'):

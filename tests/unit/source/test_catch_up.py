@@ -121,7 +121,7 @@ def test_a_paused_table_keeps_what_it_needs_to_go_on_if_all_its_chunks_are_out()
     assert paused(AsOf("f", True, 3, snapshot, at=9)).left is None
     again = paused(CatchingUp("f", True, earlier, LeftAt(3, 11)))
     assert (again.position, again.left, again.incarnation) == (earlier, LeftAt(3, 11), 7)
-    assert paused(CatchingUp("f", True, earlier, LeftAt(3, 11), gone=True)).left is None
+    assert paused(CatchingUp("f", True, earlier, LeftAt(3, 11), dropped=True)).left is None
 
 
 def test_a_resumed_table_is_the_beginning_that_it_was_and_a_request_acts_on_it_once() -> None:

@@ -134,7 +134,7 @@ def test_a_backfill_of_a_table_that_is_dropped_is_over_also_where_another_one_ta
     states = SplitStates({STREAM_SPLIT_ID: stream.only([LEFT_OUT]).sealed()})
     if seals == "changes":
         states.changes[STREAM_SPLIT_ID] = Patch(
-            stream.position_json(as_of=False), inside={TABLES: Patch(gone=(str(KEPT),))}
+            stream.position_json(as_of=False), inside={TABLES: Patch(removed=(str(KEPT),))}
         )
     enumerator.epoch_sealed(2, states)
     states = SplitStates({STREAM_SPLIT_ID: stream.sealed()})

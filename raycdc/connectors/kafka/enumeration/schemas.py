@@ -84,7 +84,7 @@ def merge(
         if at is None:
             added = replace(column, nullable=True)
             columns.append(added)
-            events.append(AddColumnEvent(table, added, hidden=added.hidden))
+            events.append(AddColumnEvent(table, added, masked=added.masked))
             continue
         merged = wider(columns[at].type, column.type)
         if merged.arrow() != columns[at].type.arrow():
@@ -127,7 +127,7 @@ def conform(
         return batch
     present = {name: index for index, name in enumerate(batch.schema.names)}
     arrays = []
-    given = [column for column in schema.columns if mysql_fold(column.name) not in without and not column.hidden]
+    given = [column for column in schema.columns if mysql_fold(column.name) not in without and not column.masked]
     defaults = {column.name: column.default for column in given if column.default is not None}
     for column in wanted:
         index = present.get(column.name)
@@ -165,7 +165,7 @@ def with_redacted_defaults(
     missing = {
         column.name: column.default
         for column in schema.columns
-        if column.hidden and column.name not in known and mysql_fold(column.name) not in without
+        if column.masked and column.name not in known and mysql_fold(column.name) not in without
     }
     if not missing:
         return conformed

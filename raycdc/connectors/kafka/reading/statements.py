@@ -154,7 +154,7 @@ class DdlMessages:
             default = masked_default(table, column, mask)
         except SchemaError as cause:
             raise refusal(shown, str(cause)) from None
-        return replace(column, default=default, hidden=default is not None)
+        return replace(column, default=default, masked=default is not None)
 
     def _events(self, item: ChangeItem, known: Known, tables: Collection[TableId]) -> Events:
         """Return the statement's events; none if an unsupported statement concerns no rows."""

@@ -98,7 +98,7 @@ class StreamState:
         If all its chunks are published, it can continue later from its position.
         """
         match self[table]:
-            case CatchingUp(position=position, left=left, gone=False):
+            case CatchingUp(position=position, left=left, dropped=False):
                 parking = replace(parking, position=position)
             case Parked(position=position, left=LeftAt() as left):
                 parking = replace(parking, position=position)
@@ -216,7 +216,7 @@ def dropped_by(change: Patch) -> list[TableId]:
     """Return the tables that a change from `SealedStream` removes from the state."""
     inside = [patch for name in (TABLES, PARKED) if (patch := change.inside.get(name)) is not None]
     kept = {name for patch in inside for name in patch.put}
-    return [TableId.parse(name) for patch in inside for name in patch.gone if name not in kept]
+    return [TableId.parse(name) for patch in inside for name in patch.removed if name not in kept]
 
 
 def _gap_before(table: TableId) -> str:

@@ -14,7 +14,7 @@ restart. Reopening is necessary because the log's reader reads ahead, and has sk
 |---|---|
 | has a unit up to M | it is passed on |
 | has a unit without a position | the unit is empty; the next one of its transaction has the position |
-| has rows after M, or is at M itself | all tables join; one that is `gone` has ended |
+| has rows after M, or is at M itself | all tables join; a table that is `dropped` has ended |
 | is not settled, or the log is not | it waits until M is after its unit |
 | parks or resnapshots a table | the others go on; both streams are opened again after the next cut |
 | reports that a table has ended | the log probes the name, because it skipped everything about a newer table of that \
@@ -258,7 +258,7 @@ class CatchUp:
         followed = {}
         for table in self.tables:
             known = state.catching_up[table]
-            if not known.gone:
+            if not known.dropped:
                 followed[table] = followed_from(known)
         cursor = self._cursor
         everyone = {**state.followed, **state.parked, **state.catching_up}
@@ -415,7 +415,7 @@ class CatchUp:
         """End the catch-up of all tables, because everything before the log's position was delivered."""
         for table in self.tables:
             match self._table_states[table]:
-                case CatchingUp(gone=False):
+                case CatchingUp(dropped=False):
                     self._table_states.joined(table)
                     self._epoch.touch(table)
                 case CatchingUp():

@@ -110,7 +110,7 @@ def test_the_state_and_the_targets_have_masked_defaults_once() -> None:
         "start": "st",
         "shown": "seen",
     }
-    assert all(not column.hidden and column.type.kind is TypeKind.STRING for column in added.values())
+    assert all(not column.masked and column.type.kind is TypeKind.STRING for column in added.values())
     assert all(column.default in (None, "seen") for column in masked_schema(TABLE, schema, MASKS).columns)
 
 

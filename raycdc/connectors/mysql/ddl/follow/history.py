@@ -128,7 +128,7 @@ class DdlHistory:
             followed,
             # A merged target remembers a dropped table as well.
             ParkedTables(terms, followed=[*tables, *state.dropped]),
-            ToolTables(followed, shadows=state.shadows, absent=state.away),
+            ToolTables(followed, shadows=state.shadows, absent=state.absent),
             Sequences(server.is_sequence),
             DatabaseDefaults(state.databases, server.databases, server=server.default_charset),
             DroppedTables(state.dropped),

@@ -231,7 +231,7 @@ class HistoryState:
     """
 
     shadows: Mapping[TableId, Shadow] = field(default_factory=dict)
-    away: frozenset[TableId] = frozenset()
+    absent: frozenset[TableId] = frozenset()
     databases: Mapping[str, CharsetDefault] | None = None
     former: FormerNames = field(default_factory=FormerNames)
     dropped: Mapping[TableId, str] = field(default_factory=dict)
@@ -241,7 +241,7 @@ class HistoryState:
         """Return the state as JSON. Empty facts are left out, except for those about tools."""
         stored: dict[str, Json] = {
             "shadows": {str(name): shadow.to_json() for name, shadow in self.shadows.items()},
-            "away": sorted(map(str, self.away)),
+            "away": sorted(map(str, self.absent)),
         }
         if self.databases:
             stored["databases"] = _stored_databases(self.databases)

@@ -66,6 +66,7 @@ class TableCommit:
     written in the sink's transaction for people to see. `layout` is the target's layout, which the sink's configuration
     allows (`no_layout`). `made` are columns that the source does not have under that name: computed, constant, renamed
     or looked up. `replaces`: the user requested that this epoch, which begins the table, replaces any existing target.
+    `digest` is the manifest's (`CommitVector.digest`).
     """
 
     epoch: int
@@ -81,6 +82,7 @@ class TableCommit:
     layout: TableLayout = ANY_LAYOUT
     made: tuple[str, ...] = ()
     replaces: bool = False
+    digest: int = 0
 
     @property
     def input_bytes(self) -> int:

@@ -11,6 +11,7 @@ version 4, and if the intent copies columns, version 5. A newer version is refus
 (MongoDB, whose documents are changed one after the other) | before the statement | it |
 | identity | the identity of the table, if the database has one | with the target's first record | – |
 | demands | the columns that the pipeline made NOT NULL there | with the statement | the first NULL |
+| digest | that of the epoch's manifest (`CommitVector.digest`); older records and readers have none | always | – |
 
 An epoch may be dropped after its changes were made. The same changes then come again under another number, perhaps
 followed by more: they are planned from `Before`, and changes that were already made are skipped (`again`).
@@ -95,7 +96,7 @@ class TargetRecord:
             )
         before, intent = data.get("before"), data.get("intent")
         return cls(
-            CommitVector(epoch, step, generation),
+            CommitVector(epoch, step, generation, data.get("digest", 0)),
             _from_json(data["columns"]),
             tuple(json.loads(key)),
             bool(created),
@@ -111,10 +112,11 @@ class TargetRecord:
         data: Any = _to_json(self.columns)
         demands = self.demands or (self.intent is not None and self.intent.demands)
         copies = self.intent is not None and self.intent.copies
-        if self.before or self.intent or self.identity or demands:
+        if self.before or self.intent or self.identity or demands or vector.digest:
             version = _WITHOUT_COPIES if demands else _WITHOUT_CONSTRAINTS if self.identity else _WITHOUT_IDENTITY
             version = _VERSION if copies else version
             data = {"version": version, "columns": data}
+            data |= {"digest": vector.digest} if vector.digest else {}
             data |= {"identity": self.identity} if self.identity else {}
             data |= {"demands": self.demands} if self.demands else {}
             data |= {"before": self.before.to_json()} if self.before else {}

@@ -14,7 +14,8 @@ opens the target (under a lock or in a transaction, if the store has them) and r
 A step that a target already holds is never repeated: every verb gets a `CommitMetadata` and must write its vector in
 the same transaction as its changes. Three checks come first:
 
-* *fencing*: if the record is of a newer generation, this driver ends (`FencedError`);
+* *fencing*: if the record is of a newer generation, or of another copy of the state, which has the same numbers and
+  other digests, this driver ends (`FencedError`);
 * *going back*: a target that holds less than this driver wrote or read there before was restored from an older copy,
   and rows would silently be missing (`TargetDroppedError`). The history of a target is forgotten
   (`ExactlyOnceSink.forget`) if it is gone or was refused for this reason, and a resnapshot replaces all rows
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, assert_never
@@ -57,6 +58,7 @@ from raycdc.sinks.api import (
 from raycdc.sinks.changes import check_changes, creates, replaces_all_rows
 from raycdc.sinks.targets import check_write, occupied_error
 from raycdc.state.opaque import Positions
+from raycdc.state.recovery import differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +110,25 @@ class CommitMetadata:
 
     @classmethod
     def of(cls, work: TableCommit, step: int) -> CommitMetadata:
-        return cls(CommitVector(work.epoch, step, work.generation), work.positions)
+        return cls(CommitVector(work.epoch, step, work.generation, work.digest), work.positions)
 
     def text(self, app_id: str, **more: Any) -> str:
         """Return the metadata as a JSON document with the additional keys `more`, for a place where people read it."""
         vector = self.vector
         named = {"pipeline": app_id, "epoch": vector.epoch, "step": vector.step, "generation": vector.generation}
+        named |= {"digest": vector.digest} if vector.digest else {}
         return json.dumps({**named, **more, "positions": dict(self.positions)})
 
 
 def holds(held: CommitVector | None, goal: CommitVector, target: TableId | str) -> bool:
     """Return True if a target with the record `held` has the step `goal`.
 
-    Raises `FencedError` if a newer driver wrote it.
+    Raises `FencedError` if a newer driver wrote it, or a driver with another copy of the state.
     """
     if held is not None and held.generation > goal.generation:
         raise fenced(target, held.generation)
+    if held is not None and held.epoch == goal.epoch and differs(held.digest, goal.digest):
+        raise written_by_copy(target, held)
     return held is not None and held.progress >= goal.progress
 
 
@@ -146,6 +151,25 @@ def half_written(held: CommitVector | None, goal: CommitVector) -> bool:
 def fenced(target: TableId | str, generation: int) -> FencedError:
     """Return the error for a driver that was replaced by a newer one with this `generation`."""
     return FencedError(f"{target} was written by a newer driver (generation {generation}).")
+
+
+def written_by_copy(target: TableId | str, held: CommitVector) -> FencedError:
+    """Return the error for a target with an epoch that another copy of this state wrote."""
+    return FencedError(
+        f"{target} holds an epoch {held.epoch} that was written with another copy of this state, which uses the same "
+        "numbers. Nothing more was written. Let only one of them run: end this one, or give it a state, a pipeline "
+        "name and targets of its own."
+    )
+
+
+def is_of_copy(record: CommitVector, reached: CommitVector | None, tried: Collection[int]) -> bool:
+    """Return True if a target with `record` went on by an epoch that this process did not write.
+
+    `reached` is what this process last read or wrote there, and `tried` are the digests of epochs that it tried to
+    write since: their answers may be lost.
+    """
+    on = reached is not None and record.epoch > reached.epoch and differs(record.digest, reached.digest)
+    return on and record.digest not in tried
 
 
 class Target(ABC):
@@ -315,6 +339,8 @@ class TargetVectors:
 
     def __init__(self) -> None:
         self._vectors: dict[TableId, CommitVector] = {}
+        #: For each target the digest of the last epoch that this process tried to write: its answer may be lost.
+        self._tried: dict[TableId, int] = {}
         #: For each target that held less than before, the epoch in which this was found.
         self._went_back: dict[TableId, int] = {}
 
@@ -325,6 +351,24 @@ class TargetVectors:
     def note(self, target: TableId, record: CommitVector) -> None:
         """Note that the target holds this vector."""
         self._vectors[target] = max(record, self._vectors.get(target, record), key=lambda one: one.progress)
+
+    def tries(self, target: TableId, record: CommitVector | None, goal: CommitVector) -> None:
+        """Note that this process is about to write `goal` to a target with `record`.
+
+        Raises `FencedError` if the target went on by epochs of another copy of this state.
+        """
+        # `holds` judges an epoch of the same number.
+        if record is not None and record.epoch != goal.epoch and self.is_of_copy(target, record):
+            raise written_by_copy(target, record)
+        self._tried[target] = goal.digest
+
+    def digests(self, target: TableId, goal: CommitVector) -> tuple[int, ...]:
+        """Return the digests that the target's record may have now, beside that of the vector which was seen last."""
+        return goal.digest, self._tried.get(target, 0)
+
+    def is_of_copy(self, target: TableId, record: CommitVector) -> bool:
+        """Return True if the target went on by an epoch that this process did not try to write."""
+        return is_of_copy(record, self.of(target), (self._tried.get(target, 0),))
 
     def went_back(self, target: TableId, epoch: int) -> None:
         """Note that the target, which was to get `epoch`, holds less than before and is refused."""
@@ -411,7 +455,8 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def committed(self, target: TableId) -> CommitVector | None:
         with self.opened(target, writes=False) as handle:
             state = handle.read_state()
-        if state.vector is not None:
+        # An epoch of another copy of the state stays unknown, so that the next commit is refused.
+        if state.vector is not None and not self._reached.is_of_copy(target, state.vector):
             self._reached.note(target, state.vector)
         return state.vector
 
@@ -545,6 +590,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
             state = target.read_state(work.epoch)
         record = _record(state)
         reached = self._reached.of(target.name)
+        self._reached.tries(target.name, record, commit_metadata.vector)
         if target.remembers and reached is not None and (record is None or record.progress < reached.progress):
             self._reached.went_back(target.name, work.epoch)
             raise target.went_back(reached.epoch, record)

@@ -28,7 +28,7 @@ made again for the other tables (chunks that are read again are newer), so those
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from raycdc.model import TableId
@@ -47,11 +47,15 @@ STEP_TOMBSTONE = 7
 class CommitVector:
     """The progress of a target table: it holds everything up to and including (`epoch`, `step`), written by
     `generation`.
+
+    `digest` is that of the epoch's manifest (`Manifest.digest`), or 0 if the target does not store it. Two copies of
+    one state use the same numbers and generations, but never the same digest.
     """
 
     epoch: int
     step: int
     generation: int = 0
+    digest: int = field(default=0, compare=False)
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -103,12 +107,13 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """An epoch that is not recorded: the generation that sealed it, and the targets for which it has rows
-    or changes.
+    """An epoch that is not recorded: the generation that sealed it, the targets for which it has rows or changes, and
+    the digest of its manifest.
     """
 
     generation: int
     targets: Collection[TableId]
+    digest: int = 0
 
 
 #: The alternative that keeps the target's content until the new snapshot is complete.
@@ -216,7 +221,8 @@ def ahead(
     of this state.
 
     `sealed` are all unrecorded epochs. A table's epoch beyond its record must be one of these, have rows for the table,
-    and be sealed before it was written; otherwise the other copy, which uses the same numbers, wrote it.
+    be sealed before it was written, and have the same digest; otherwise the other copy, which uses the same numbers,
+    wrote it.
     """
     for table, vector in holds.items():
         if vector is None or vector.step == STEP_TOMBSTONE:
@@ -226,9 +232,15 @@ def ahead(
         ours = sealed.get(vector.epoch)
         # The generation is 0 if a sink does not store generations.
         older = ours is not None and 0 < vector.generation < ours.generation
-        if ours is None or table not in ours.targets or older:
+        other = ours is not None and differs(vector.digest, ours.digest)
+        if ours is None or table not in ours.targets or older or other:
             return Refuse(another_copy(table, vector.epoch))
     return None
+
+
+def differs(digest: int, other: int) -> bool:
+    """Return True if two digests are known and are those of different manifests."""
+    return digest != 0 and other not in (0, digest)
 
 
 def another_copy(table: TableId, epoch: int) -> str:

@@ -11,9 +11,14 @@ from pathlib import Path
 from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy
 from raycdc.errors import SinkError, StateError, TargetExistsError
 from raycdc.model import TableId
-from raycdc.sinks.api import UPSERT
+from raycdc.sinks.api import UPSERT, Sink, TableCommit
 from raycdc.testing.sink_play import LARGE, Play
 from raycdc.testing.sink_stories import SinkStories, write
+
+
+def _followed_by_rows(sink: Sink, work: TableCommit) -> None:
+    sink.apply_schema(work)
+    write(sink, work)
 
 
 class ConcurrentWriterStories(SinkStories):
@@ -127,6 +132,34 @@ class ConcurrentWriterStories(SinkStories):
         other.epochs(1)
         other.restart()
         self._check(other)
+
+    def test_a_driver_with_a_copy_of_the_state_is_refused_at_its_first_commit(self, tmp_path: Path) -> None:
+        for name, ours, theirs in (("same", 1, 1), ("earlier", 2, 1), ("later", 1, 2)):
+            play, sink = self._touchable(tmp_path / name)
+            copy = play.copied()
+            other = copy.sink()
+            for table in (copy.orders, copy.items):
+                assert other.committed(table.id) is not None
+            play.script.generation = play.store.generations.next()
+            for _ in range(ours):
+                play.epochs(1)
+                play.run(sink)
+            for _ in range(theirs - 1):
+                copy.idle_epoch()
+            copy.epochs(1)
+            for work in copy.commits(copy.store.next_epoch() - 1):
+                self._is_refused(partial(_followed_by_rows, other, work), always=True)
+            self._check(play)
+
+    def test_a_start_with_a_copy_of_the_state_is_refused(self, tmp_path: Path) -> None:
+        play, sink = self._touchable(tmp_path)
+        copy = play.copied()
+        copy.epochs(1)
+        play.script.generation = play.store.generations.next()
+        play.epochs(1)
+        play.run(sink)
+        self._is_refused(copy.restart, always=True)
+        self._check(play)
 
     def test_a_foreign_column_keeps_its_values(self, tmp_path: Path) -> None:
         self._need("widen")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,15 @@ class Play:
         #: The number of resnapshots of each table.
         self.incarnations = {str(table.id): 0 for table in (self.orders, self.items)}
 
+    def copied(self) -> Play:
+        """Return a pipeline whose state is a copy of this one's as it is now, over the same targets."""
+        shutil.copytree(self.store.path, self.folder / "copy")
+        copy = Play(self.folder, self._new_sink, state="copy", left_out=self._left_out)
+        for table, original in ((copy.orders, self.orders), (copy.items, self.items)):
+            table.announced, table.rows = True, dict(original.rows)
+        copy.script.random.seed("a copy")
+        return copy
+
     def sink(
         self, *, inspects: bool = False, run_tasks: TaskRunner = run_in_process, on_existing: str = "fail"
     ) -> Sink:
@@ -83,6 +93,10 @@ class Play:
         table.read([{"id": key, "name": f"anew{key}", "qty": key} for key in range(200, 210)])
         self._seal(final=True)
 
+    def idle_epoch(self) -> None:
+        """Seal an epoch without a change."""
+        self._seal()
+
     def large_epoch(self) -> None:
         """Seal an epoch in which both tables get a row whose ``qty`` is `LARGE`, with other changes."""
         self.script.random_epoch(operations=12)
@@ -115,6 +129,7 @@ class Play:
                 changes=part.changes,
                 segments=tuple(segment for segment in manifest.segments if segment.table == table),
                 positions={split: state.to_json() for split, state in manifest.to_splits.items()},
+                digest=manifest.digest,
             )
             for table, part in manifest.tables.items()
         ]

@@ -21,7 +21,7 @@ from sqlite_changes.plugin import SqliteChangesConfig
 
 #: Seconds that a transaction waits for others before raycdc reports the wait, and retries.
 BUSY_S = 2.0
-_RECORD = "raycdc_commit (app, target, epoch, step, generation, touched, PRIMARY KEY (app, target))"
+_RECORD = "raycdc_commit (app, target, epoch, step, generation, digest, touched, PRIMARY KEY (app, target))"
 
 
 class SqliteTable(Target):
@@ -37,7 +37,7 @@ class SqliteTable(Target):
         self._mark = f"raycdc {app_id} {name}"
 
     def read_state(self, epoch: int | None = None) -> TargetState:
-        asked = "SELECT epoch, step, generation, touched FROM raycdc_commit WHERE (app, target) = (?, ?)"
+        asked = "SELECT epoch, step, generation, digest, touched FROM raycdc_commit WHERE (app, target) = (?, ?)"
         *numbers, self._touched = self._db.execute(asked, self._key).fetchone() or (False,)
         vector = CommitVector(*numbers) if numbers else None
         if not self._columns():
@@ -86,8 +86,8 @@ class SqliteTable(Target):
 
     def _hold(self, commit_metadata: CommitMetadata, *, touched: bool) -> None:
         vector = commit_metadata.vector
-        record = (*self._key, vector.epoch, vector.step, vector.generation, touched)
-        self._db.execute("INSERT OR REPLACE INTO raycdc_commit VALUES (?, ?, ?, ?, ?, ?)", record)
+        record = (*self._key, vector.epoch, vector.step, vector.generation, vector.digest, touched)
+        self._db.execute("INSERT OR REPLACE INTO raycdc_commit VALUES (?, ?, ?, ?, ?, ?, ?)", record)
 
     def _columns(self) -> list[str]:
         return [row[1] for row in self._db.execute(f"PRAGMA table_info({self._quoted})")]

@@ -270,7 +270,9 @@ class CommitPlanner:
         routes = self._targets.follow(after)
         positions = {split: key_path.to_json() for split, key_path in positions_in(manifest.to_splits).items()}
         segments = _by_table(manifest.segments)
-        commits = tuple(self._work(manifest, target_epoch, positions, transforms, segments) for target_epoch in parts)
+        digest = manifest.digest
+        works = (self._work(manifest, target_epoch, positions, transforms, segments) for target_epoch in parts)
+        commits = tuple(replace(work, digest=digest) for work in works)
         if rekeyed := {work.target for work in commits if creates(work) and parked.begins(work.target, manifest)}:
             asked_for = replaced(self._store)
             commits = tuple(replace(w, replaces=w.target in rekeyed and asked_for([w.source])) for w in commits)
@@ -335,6 +337,7 @@ class CommitPlanner:
         if self._routing.known is None:
             return []
         commits = []
+        digest = manifest.digest
         for table, part in manifest.tables.items():
             if not parked.takes_part(slot_of(table), table, manifest):
                 continue
@@ -349,6 +352,7 @@ class CommitPlanner:
                 changes=tuple(events),
                 segments=self.located(chosen),
                 positions={},
+                digest=digest,
             )
             commits.append(work)
         return commits

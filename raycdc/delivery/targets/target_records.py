@@ -95,18 +95,19 @@ class TargetRecords:
         holds = {name: self._held_or_parked(name, parts, after, invalid) for name in names if self._asks(name)}
         if refusal := beyond(holds, newest_epoch=newest):
             raise SinkError(refusal.text)
-        later = {manifest.epoch: (manifest.generation, self._targets(manifest)) for manifest in manifests}
-        behind = {target: sources for _, targets in later.values() for target, sources in targets.items()}
+        later = {manifest.epoch: self._targets(manifest) for manifest in manifests}
+        behind = {target: sources for targets in later.values() for target, sources in targets.items()}
         new = [name for name in behind if name not in holds and self._asks(name)]
         holds |= {name: self._held_or_parked(name, behind, after) for name in new}
         reached = {name: self._parked.reached((*self._sources_of(name), *behind.get(name, ()))) for name in holds}
         for name in filter(self._parked.owes_nothing, behind):
             # The target refused an earlier resnapshot, too. It may hold a part of that, because it also refused the
             # tombstone.
-            begins = min(epoch for epoch, (_, targets) in later.items() if name in targets)
+            begins = min(epoch for epoch, targets in later.items() if name in targets)
             reached[name] = max(reached.get(name, (0, 0)), (begins - 1, STEP_LAST))
         most = {str(name): max(recorded.get(str(name), (0, 0)), vector) for name, vector in reached.items()}
-        if refusal := ahead(holds, recorded=most, sealed={epoch: Sealed(*one) for epoch, one in later.items()}):
+        sealed = {m.epoch: Sealed(m.generation, later[m.epoch], m.digest) for m in manifests}
+        if refusal := ahead(holds, recorded=most, sealed=sealed):
             raise SinkError(refusal.text)
         lacking = shortfalls(holds, recorded=self.owed(recorded))
         return {name: (invalid.get(name) or TargetDroppedError(text), holds[name]) for name, text in lacking.items()}

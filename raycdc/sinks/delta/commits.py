@@ -45,6 +45,8 @@ from raycdc.sinks.delta.table import (
     CREATED_BY,
     NOT_NOTED,
     DeltaTarget,
+    digest_app,
+    digest_version,
     is_the_tables,
     listed,
     mark_of,
@@ -378,9 +380,13 @@ class DeltaCommits:
         )
 
     def mark(self, commit_metadata: CommitMetadata) -> None:
-        """Commit only the vector, unless the table already holds it."""
+        """Commit only the vector, unless the table already holds it, with its digest.
+
+        A merge by Spark writes one app transaction, which has no digest.
+        """
         self._target.refresh()
-        if not self._holds(commit_metadata):
+        held = self._target.vector()
+        if not self._holds(commit_metadata) or (held is not None and held.digest != commit_metadata.vector.digest):
             self.append([], commit_metadata)
 
     # -- helpers
@@ -472,9 +478,12 @@ class DeltaCommits:
         marks = [Transaction(mark_of(self._target.app_id), number_of(here))] if here else []
         if replaces:
             marks = [Transaction(mark_of(self._target.app_id), NOT_NOTED)]
+        vector = commit_metadata.vector
+        if vector.digest:
+            marks.append(Transaction(digest_app(self._target.app_id), digest_version(vector)))
         return CommitProperties(
             max_commit_retries=0 if next_version else None,
-            app_transactions=[Transaction(self._target.app_id, vector_to_version(commit_metadata.vector)), *marks],
+            app_transactions=[Transaction(self._target.app_id, vector_to_version(vector)), *marks],
             custom_metadata={"userMetadata": commit_metadata.text(self._target.app_id)},
         )
 

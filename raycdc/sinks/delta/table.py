@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,7 @@ CREATED_BY = "raycdc.created_by"
 
 _STEP_BITS = 3
 _GENERATION_BITS = 30
+_DIGEST_BITS = 32
 
 
 def vector_to_version(vector: CommitVector) -> int:
@@ -68,6 +69,23 @@ def version_to_vector(version: int) -> CommitVector:
 def mark_of(app_id: str) -> str:
     """Return the id of the app transaction by which a pipeline's commits say which table they are for."""
     return f"{app_id}:table"
+
+
+def digest_app(app_id: str) -> str:
+    """Return the id of the app transaction by which a pipeline's commits say the digest of their epoch."""
+    return f"{app_id}:digest"
+
+
+def digest_version(vector: CommitVector) -> int:
+    """Return the digest of the vector's epoch as the version of that transaction: 30 bits of epoch, 32 of digest."""
+    return vector.epoch << _DIGEST_BITS | vector.digest
+
+
+def with_digest(vector: CommitVector | None, version: int | None) -> CommitVector | None:
+    """Return `vector` with the digest of a transaction's `version`, if that is of the same epoch."""
+    if vector is None or version is None or version >> _DIGEST_BITS != vector.epoch:
+        return vector
+    return replace(vector, digest=version & ((1 << _DIGEST_BITS) - 1))
 
 
 def number_of(table_id: str) -> int:
@@ -95,12 +113,16 @@ class _Record:
         """
         version = table.transaction_version(app_id)
         noted = None if version is None else table.transaction_version(mark_of(app_id))
-        return cls(None if version is None else version_to_vector(version), noted or None)
+        if version is None:
+            return cls(None, None)
+        digest = table.transaction_version(digest_app(app_id))
+        return cls(with_digest(version_to_vector(version), digest), noted or None)
 
     def after(self, transactions: Mapping[str, int], app_id: str) -> _Record:
         """Return the record after commits with these app transactions."""
         version = transactions.get(app_id)
         vector = self.vector if version is None else version_to_vector(version)
+        vector = with_digest(vector, transactions.get(digest_app(app_id)))
         return _Record(vector, None if vector is None else transactions.get(mark_of(app_id), self.table) or None)
 
 

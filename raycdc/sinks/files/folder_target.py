@@ -29,12 +29,12 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from raycdc.core.failpoints import reach
-from raycdc.core.typed_codec import Json, JsonObject
+from raycdc.core.typed_codec import LEFT_OUT, Json, JsonObject
 from raycdc.errors import FencedError, TargetDroppedError, TargetExistsError
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableCommit
@@ -60,6 +60,7 @@ class FileNote(JsonObject):
     tombstone: bool
     inode: int
     positions: Mapping[str, Json]
+    digest: int = field(default=0, metadata=LEFT_OUT)
 
 
 def _encoded(note: FileNote) -> bytes:
@@ -283,6 +284,7 @@ class FileSteps(FilesTarget):
             barred,
             file.stat().st_ino,
             dict(commit_metadata.positions),
+            work.digest,
         )
         self._notes.write(self._stem(work.epoch), note)
         reach("in_commit")
@@ -313,14 +315,15 @@ class FileSteps(FilesTarget):
         newest, last = max(vectors, default=None), self._notes.newest()
         if last is not None and (newest is None or last.epoch >= newest.epoch):
             step = STEP_TOMBSTONE if last.tombstone else STEP_LAST
-            return CommitVector(last.epoch, step, last.generation)
+            return CommitVector(last.epoch, step, last.generation, last.digest)
         if newest is None:
             return None
         stem = self._stem(newest.epoch)
         note = self._notes.of(stem, self.folder / f"{stem}.{self._kind}")
         if note is None:
             return newest
-        return CommitVector(newest.epoch, STEP_TOMBSTONE if note.tombstone else newest.step, note.generation)
+        step = STEP_TOMBSTONE if note.tombstone else newest.step
+        return CommitVector(newest.epoch, step, note.generation, note.digest)
 
     def _stem(self, epoch: int) -> str:
         return f"epoch-{epoch:010d}.{STEP_LAST}-{self._writers.identity}"

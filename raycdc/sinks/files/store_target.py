@@ -24,10 +24,10 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raycdc.core.failpoints import reach
-from raycdc.core.typed_codec import JsonObject
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject
 from raycdc.errors import FencedError, SinkError, TargetDroppedError
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableCommit
@@ -38,7 +38,8 @@ from raycdc.storage.api import ObjectWritten, PreconditionFailed, Stored
 from raycdc.storage.files import StorePath, copy, delete, is_there, names_after, names_in
 from raycdc.storage.object_store import ObjectStore
 
-_VERSION = 1
+#: Since version 2 a record may have a digest.
+_VERSION = 2
 _RECORD = re.compile(r"commit-(\d{10})-([0-9a-f]{8})\.json")
 
 
@@ -57,6 +58,7 @@ class StoreCommitRecord(JsonObject):
     tombstone: bool
     staged: str
     positions: str
+    digest: int = field(default=0, metadata=LEFT_OUT)
 
     version = _VERSION
     written_first = ("version",)
@@ -64,7 +66,8 @@ class StoreCommitRecord(JsonObject):
 
     @property
     def vector(self) -> CommitVector:
-        return CommitVector(self.epoch, STEP_TOMBSTONE if self.tombstone else STEP_LAST, self.generation)
+        step = STEP_TOMBSTONE if self.tombstone else STEP_LAST
+        return CommitVector(self.epoch, step, self.generation, self.digest)
 
     def encoded(self) -> bytes:
         return json.dumps(self.to_json()).encode()
@@ -73,9 +76,9 @@ class StoreCommitRecord(JsonObject):
     def decoded(cls, data: bytes, location: object) -> StoreCommitRecord:
         """Return the record in `data`. Raises `SinkError` for a version that this raycdc does not know."""
         record = json.loads(data)
-        if (version := record.get("version", 0)) != _VERSION:
+        if (version := record.get("version", 0)) not in range(1, _VERSION + 1):
             raise SinkError(
-                f"{location} has a record of version {version}, and this raycdc reads version {_VERSION}. Use the "
+                f"{location} has a record of version {version}, and this raycdc reads up to {_VERSION}. Use the "
                 "newer one that wrote it."
             )
         return cls.from_json(record)
@@ -283,7 +286,9 @@ class StoreSteps(FilesTarget):
     def _commit(self, work: TableCommit, commit_metadata: CommitMetadata, *, staged: str, rows: int) -> None:
         barred = commit_metadata.vector.step == STEP_TOMBSTONE
         positions = json.dumps(dict(commit_metadata.positions))
-        record = StoreCommitRecord(self._context.app_id, work.epoch, work.generation, rows, barred, staged, positions)
+        record = StoreCommitRecord(
+            self._context.app_id, work.epoch, work.generation, rows, barred, staged, positions, work.digest
+        )
         reach("in_commit")
         if not self._notes.commit(record):
             raise committed_by_another(work)

@@ -90,7 +90,9 @@ def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:
     note = None if text is None else json.loads(text)
     if note is None or note["pipeline"] != app_id:
         return None
-    return TableRecord(CommitVector(note["epoch"], note["step"], note["generation"]), note["snapshot"])
+    return TableRecord(
+        CommitVector(note["epoch"], note["step"], note["generation"], note.get("digest", 0)), note["snapshot"]
+    )
 
 
 class SnapshotLineage:

@@ -73,6 +73,7 @@ from raycdc.sinks.kafka.tasks import (
     seen,
 )
 from raycdc.sinks.kafka.transactions import TIMEOUT_S, KafkaTarget, identity_of, is_unreachable, topic_error
+from raycdc.sinks.steps import TargetVectors
 from raycdc.sinks.task_inputs import by_partition
 
 #: The age at which a record is written again. Clusters with a shorter retention are not supported.
@@ -229,7 +230,7 @@ class KafkaSink(Sink):
         self._config = config
         self._keeper: OffsetRecordRenewer | None = None
         #: The newest vector with which each target was read or written.
-        self._reached: dict[TableId, CommitVector] = {}
+        self._reached = TargetVectors()
         self._properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
         self._format: FormatSection = {
             **config.format,
@@ -268,13 +269,14 @@ class KafkaSink(Sink):
             return seen(self._target(target))
         with self._using(target, writes=False):
             vector = held(self._target(target))
-        if vector is not None:
-            self._reached[target] = vector
+        # An epoch of another copy of the state stays unknown, so that the next commit is refused.
+        if vector is not None and not self._reached.is_of_copy(target, vector):
+            self._reached.note(target, vector)
         return vector
 
     def apply_schema(self, work: TableCommit) -> None:
         if creates(work):
-            self._reached.pop(work.target, None)
+            self._reached.forget(work.target)
         with self._using(work.target, writes=True):
             check_changes(work, self._context.rules)
             topic = self._config.topic_of(work.target)
@@ -302,7 +304,8 @@ class KafkaSink(Sink):
             inputs = [entry for group in by_partition(work.segments) for entry in group]
             reach("before_commit")
             messages = EpochMessages(self._context.table_input(work, inputs), self._format, self._context.left_out)
-            target, goal = self._target(work.target), _goal(work, STEP_LAST)
+            target, goal = self._target(work.target, work), _goal(work, STEP_LAST)
+            self._reached.tries(work.target, None, goal)
             parts = self._parts_worth(work)
             if parts == 1:
                 parts = self._run(WriteEpoch(target, goal, work.target, messages)).parts
@@ -314,7 +317,7 @@ class KafkaSink(Sink):
                 )
                 reach("after_parts")
                 self._run(self._no_changes(work, goal))
-        self._reached[work.target] = goal
+        self._reached.note(work.target, goal)
 
     def tombstone(self, work: TableCommit) -> None:
         topic = self._config.topic_of(work.target)
@@ -328,7 +331,7 @@ class KafkaSink(Sink):
                 for number in range(barred, most):
                     self._bar(work, number)
                 barred = most
-        self._reached[work.target] = _goal(work, STEP_TOMBSTONE)
+        self._reached.note(work.target, _goal(work, STEP_TOMBSTONE))
 
     def _bar(self, work: TableCommit, part: int | None, *, barred: int | None = None) -> int:
         """Write a tombstone of a part, or of the table after its first `barred` parts have theirs.
@@ -360,19 +363,21 @@ class KafkaSink(Sink):
         return wanted if len(self._topics.partitions(self._config.topic_of(work.target))) > 1 else 1
 
     def _no_changes(self, work: TableCommit, goal: CommitVector) -> WriteChanges:
-        target = replace(self._target(work.target), begins=creates(work))
+        target = replace(self._target(work.target, work), begins=creates(work))
         return WriteChanges(target, goal, work.target, work.schema, self._format, target.topic)
 
     def _run(self, task: StageTask[ResultT]) -> ResultT:
         (result,) = self._context.run_tasks([task])
         return result
 
-    def _target(self, table: TableId) -> KafkaTarget:
+    def _target(self, table: TableId, work: TableCommit | None = None) -> KafkaTarget:
         topic = self._config.topic_of(table)
         identity = identity_of(self._context.app_id, table)
         # Tasks on other machines cannot resolve references to secrets.
         read_again(self._properties.values())
-        return KafkaTarget(self._properties, topic, identity, self._topics.id_of(topic), self._reached.get(table))
+        target = KafkaTarget(self._properties, topic, identity, self._topics.id_of(topic), self._reached.of(table))
+        digests = () if work is None else self._reached.digests(table, _goal(work, STEP_LAST))
+        return replace(target, digests=digests)
 
     def _is_ours(self, topic: str, target: TableId) -> bool:
         """Return True if the topic was claimed, or need not be claimed.
@@ -398,4 +403,4 @@ class KafkaSink(Sink):
 
 
 def _goal(work: TableCommit, step: int) -> CommitVector:
-    return CommitVector(work.epoch, step, work.generation)
+    return CommitVector(work.epoch, step, work.generation, work.digest)

@@ -44,6 +44,7 @@ from raycdc.errors import (
     ValueRefusedError,
 )
 from raycdc.model import TableId
+from raycdc.sinks.steps import is_of_copy, written_by_copy
 from raycdc.state.recovery import CommitVector
 
 #: The timeout of one request to the cluster.
@@ -92,7 +93,8 @@ class KafkaTarget:
     """A table's topic, and the identity under which its transactions run (of pipeline, checkpoint and table).
 
     `topic_id` distinguishes the topic from a later one with its name (empty: unknown). `reached` is the vector that the
-    driver last read or wrote, if any. If the table `begins`, earlier content of the topic does not matter.
+    driver last read or wrote, if any. If the table `begins`, earlier content of the topic does not matter. A record
+    after `reached` with a digest that is none of `digests` was written with another copy of the state.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -101,6 +103,7 @@ class KafkaTarget:
     topic_id: str = ""
     reached: CommitVector | None = None
     begins: bool = False
+    digests: tuple[int, ...] = ()
 
     def part(self, number: int) -> KafkaTarget:
         """Return the same topic with the identity of one part, which has its own record."""
@@ -114,7 +117,8 @@ class KafkaTarget:
     def check(self, record: TransactionRecord) -> TransactionRecord:
         """Return `record` if it is valid.
 
-        Raises `TargetDroppedError` if it belongs to another topic with this name, or holds less than before.
+        Raises `TargetDroppedError` if it belongs to another topic with this name, or holds less than before, and
+        `FencedError` if another copy of the state wrote it.
         """
         servers = self.properties.get("bootstrap.servers")
         if self.begins:
@@ -134,6 +138,8 @@ class KafkaTarget:
                 "made anew, or its record went, which is an offset of a consumer group. Nothing more was written. Read "
                 "its source table anew."
             )
+        if vector is not None and self.digests and is_of_copy(vector, reached, self.digests):
+            raise written_by_copy(f"Topic {self.topic} at {servers}", vector)
         return record
 
 
@@ -253,6 +259,8 @@ class TransactionalProducer:
     def write(self, vector: CommitVector, messages: Messages, *, cut: Cut | None = None) -> int:
         """Write `messages` (topic, key, value) and the record in one transaction; return the number of messages."""
         note: dict[str, int | str] = {"version": _VERSION, "generation": vector.generation}
+        if vector.digest:
+            note["digest"] = vector.digest
         if self._target.topic_id:
             note["topic"] = self._target.topic_id
         if cut is not None and cut.most:
@@ -381,7 +389,9 @@ def _read_record(target: KafkaTarget, consumer: Consumer) -> TransactionRecord:
             f"Topic {target.topic}: its record is of version {version}, and this raycdc reads up to {_VERSION}. Use "
             "the newer one that wrote it."
         )
-    vector = CommitVector(answer.offset // STEPS, answer.offset % STEPS, note.get("generation", 0))
+    vector = CommitVector(
+        answer.offset // STEPS, answer.offset % STEPS, note.get("generation", 0), note.get("digest", 0)
+    )
     cut = Cut(note.get("epoch", 0), note.get("parts", 1), note.get("most", 0))
     return TransactionRecord(vector, cut, note.get("topic", ""))
 

@@ -11,6 +11,7 @@ the source, and is the same however often the segment is read.
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -173,3 +174,17 @@ class Manifest(JsonObject):
     @property
     def rows(self) -> int:
         return sum(segment.rows for segment in self.segments)
+
+    @property
+    def digest(self) -> int:
+        """Return a number of 32 bits, not 0, that two manifests share only if they bring the same to the targets.
+
+        Targets keep it beside the epoch's number, because copies of a state use the same numbers. The names of segments
+        are random; an epoch without segments is told by its time and the changes of its tables.
+        """
+        content = hashlib.sha256(f"{self.epoch} {self.generation} {self.created_ms}".encode())
+        for segment in self.segments:
+            content.update(f"\n{segment.name} {segment.crc32}".encode())
+        for table, part in self.tables.items():
+            content.update(f"\n{table} {part.schema} {len(part.changes)}".encode())
+        return int.from_bytes(content.digest()[:4]) or 1

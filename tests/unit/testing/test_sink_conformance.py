@@ -90,7 +90,7 @@ class JsonTarget(Target):
     def hold(self, commit_metadata: CommitMetadata) -> None:
         vector = commit_metadata.vector
         self.document[self.key] |= {
-            "record": [vector.epoch, vector.step, vector.generation],
+            "record": [vector.epoch, vector.step, vector.generation, vector.digest],
             "pipeline": self.app_id,
         }
 
@@ -371,6 +371,15 @@ class LetsTheReplacedOneGoOn(JsonSink):
             return OwnTarget(CommitVector(*record)) if record else super().read_state(epoch)
 
 
+class ForgetsTheDigest(JsonSink):
+    """A driver with a copy of the state takes the epochs of the other one for its own."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def hold(self, commit_metadata: CommitMetadata) -> None:
+            super().hold(commit_metadata)
+            self.document[self.key]["record"][3] = 0
+
+
 class ForgetsHowFarItWas(JsonSink):
     """An older copy that comes back under a running pipeline is written to as if nothing were missing."""
 
@@ -486,6 +495,7 @@ FAULTS: dict[type[JsonSink], str] = {
     TakesWhatIsThere: "a_foreign_target_is_refused",
     MakesWhatItLooksAt: "looking_changes_nothing",
     KnowsTargetsByNameAlone: "a_recreated_target_is_refused",
+    ForgetsTheDigest: "a_driver_with_a_copy_of_the_state_is_refused_at_its_first_commit",
     ForgetsHowFarItWas: "a_target_that_was_restored_from_an_older_copy_is_parked_alone",
     EndsForOneTable: "an_altered_target_that_rows_do_not_fit_is_parked_alone",
     LosesRowsThatDoNotFit: "an_altered_target_that_rows_do_not_fit_is_parked_alone",

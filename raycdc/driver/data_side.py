@@ -38,7 +38,8 @@ def bad_records(config: PipelineConfig, store: CheckpointStore) -> BadRecords:
         folder = str(store.path / "dead_letters")
         location = f"{store.location}/dead_letters"
     upsert, partial = config.sink.write == UPSERT, config.source.repeats_inserts
-    return BadRecords(action, folder, upsert, partial, store.generations.own() or 0, location)
+    ordered = bool(config.source.order_column)  # Then nothing is deleted.
+    return BadRecords(action, folder, upsert, partial, store.generations.own() or 0, location, ordered)
 
 
 def sink_context(config: PipelineConfig, app_id: str, run_tasks: TaskRunner) -> SinkContext:

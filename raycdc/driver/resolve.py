@@ -294,6 +294,7 @@ class ResolvedRun:
             config.pipeline.on_bad_record in (SKIP, DEAD_LETTER),
             config.sink.no_layout,
             config.pipeline.on_existing == "merge",
+            config.source.why_key_only,
         )
         return TransformedTables(
             rules.transforms, resolver or PlainResolver(), use, rules.masks, rules.naming, on_names

@@ -71,6 +71,39 @@ class PartialRowError(BadMessageError):
     )
 
 
+class MissingKeyError(BadMessageError):
+    """A row, or a tombstone, has no value in a column of its table's key.
+
+    Rows without a key would all be one row of the target.
+    """
+
+    cure = (
+        "Have the producer write the key columns into every row, and objects with their names as keys of tombstones; "
+        "or give another PRIMARY KEY in the columns of the format."
+    )
+
+
+class ChangedKeyError(BadMessageError):
+    """A message names another key than the messages of its table before it, or a value of its key has another type.
+
+    Rows that differ would become one row of the target.
+    """
+
+    cure = (
+        "Give the table's columns with a PRIMARY KEY in the format that holds for all messages; or read those with the "
+        "new key into a new target, with another pipeline."
+    )
+
+
+class UnclearTombstoneError(BadMessageError):
+    """A tombstone may belong to several tables."""
+
+    cure = (
+        "Produce each table into a topic of its own, named after the table; or have the producer write the delete "
+        "before its tombstone. Skipping such messages keeps the deleted rows."
+    )
+
+
 class UnrepresentableValueError(BadMessageError):
     """A value does not fit its column's type."""
 
@@ -99,8 +132,8 @@ class Origin:
 class MessageBatch:
     """Messages in order, with one offset each. `values` are binary (null or empty: a tombstone).
 
-    `keys` are the messages' keys, if there are any; `timestamps_ms` are the broker's times, for messages without a time
-    of their own.
+    `keys` are the messages' keys, null for a message without one; None if they are not known, as in a file of messages.
+    `timestamps_ms` are the broker's times, for messages that carry none.
     """
 
     origin: Origin
@@ -159,7 +192,9 @@ class Decoded:
     """The changes of a batch of messages.
 
     `failure` is the error of the first bad message if bad messages are not tolerated: `items` has everything before
-    that message, and nothing after it. `message_rows` counts the rows of each message.
+    that message, and nothing after it. `tombstones` counts the tombstones that delete no row. `state_changed` is True
+    if the decoder's state changed, even if no item shows the change. `key_only` has the tables with a delete of which
+    only the key is known.
     """
 
     items: tuple[RowsItem | ChangeItem, ...]
@@ -167,6 +202,8 @@ class Decoded:
     failure: BadMessageError | None = None
     tombstones: int = 0
     ignored: int = 0
+    state_changed: bool = False
+    key_only: frozenset[TableId] = frozenset()
 
     @property
     def rows(self) -> int:

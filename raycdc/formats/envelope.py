@@ -68,7 +68,8 @@ class EnvelopeSpec:
     the advice about such a row (empty: rows may lack fields).
 
     `wrapper` names a key that may hold the whole envelope. `repeats` are keys of the outermost object whose value is
-    the same text in one message after another; `version` is the one of them that describes the columns.
+    the same text in one message after another; `version` is the one of them that describes the columns, and `key_list`
+    the one that lists the key columns. `keyed`: the names of the fields in a message's key determine the key columns.
     """
 
     actions: Mapping[str, Action] = field(default_factory=dict)
@@ -94,6 +95,8 @@ class EnvelopeSpec:
     wrapper: str = ""
     repeats: tuple[str, ...] = ()
     version: str = ""
+    key_list: str = ""
+    keyed: bool = False
 
 
 class EnvelopeLayout:
@@ -157,13 +160,16 @@ class EnvelopeLayout:
         described = np.array([groups, slots, children], np.int64).reshape(3, -1).T
         spec = self.spec
         version = spec.repeats.index(spec.version) if spec.version else -1
+        key_list = spec.repeats.index(spec.key_list) if spec.key_list else -1
         default = -1 if spec.default_action is None else int(spec.default_action)
         return loops.Names(
             data=data,
             entry=np.ascontiguousarray(np.concatenate([bounds[: len(keys)], described], axis=1)),
             remembered=np.full(group_count * loops.REMEMBERED_KEYS, -1, np.int64),
             kind=np.ascontiguousarray(np.concatenate([bounds[len(keys) :], meanings], axis=1)),
-            flags=np.array([default, int(spec.documents), int(spec.whole_row), version], np.int64),
+            flags=np.array(
+                [default, int(spec.documents), int(spec.whole_row), version, key_list, 0, loops.ASK, 0, 0], np.int64
+            ),
         )
 
 
@@ -218,12 +224,15 @@ class KnownTables:
     """
 
     def __init__(self) -> None:
-        self._entries: list[tuple[tuple[bytes, bytes, bytes], int, int]] = []
+        self._entries: list[tuple[tuple[bytes, bytes, bytes], int, int, bool]] = []
         self.view = self._view()
 
-    def add(self, names: tuple[bytes, bytes, bytes], version: int, index: int) -> None:
-        """Add a table under the number `index`: `NOT_TAKEN`, `UNREADABLE` or less, or the index of its shape."""
-        self._entries.append((names, version, index))
+    def add(self, names: tuple[bytes, bytes, bytes], version: int, index: int, *, documents: bool = False) -> None:
+        """Add a version of a table under `index`: `NOT_TAKEN`, `UNREADABLE` or less, or the index of its shape.
+
+        `documents` is True if its rows are MongoDB's documents.
+        """
+        self._entries.append((names, version, index, documents))
         self.view = self._view()
 
     def clear(self) -> None:
@@ -232,13 +241,13 @@ class KnownTables:
 
     def _view(self) -> loops.EnvelopeTables:
         count = len(self._entries)
-        data, off = packed([b"".join(names) for names, _, _ in self._entries])
+        data, off = packed([b"".join(names) for names, *_ in self._entries])
         size = max(16, 1 << (4 * count).bit_length())
         # The last element is the table that was found last.
         bucket = np.full(size + 1, -1, np.int64)
-        entry = np.zeros((count, 6), np.int64)
-        for table, (names, version, index) in enumerate(self._entries):
-            entry[table] = (off[table], *(len(name) for name in names), version, index)
+        entry = np.zeros((count, 7), np.int64)
+        for table, (names, version, index, documents) in enumerate(self._entries):
+            entry[table] = (off[table], *(len(name) for name in names), version, index, documents)
             slot = (_hash(b"".join(names)) ^ (version + 2)) & (size - 1)
             while bucket[slot] >= 0:
                 slot = (slot + 1) & (size - 1)

@@ -202,6 +202,9 @@ class BadRecords:
     those of one table only. `partial`: images may lack values, and inserted rows may already exist. `driver` is the
     generation of the driver that stages. `location` is shown to people as the location of kept rows, if it is not
     `folder`.
+
+    With `upsert` and `partial`, a row that a filter does not want deletes its key, because nothing shows whether the
+    row before it was wanted; not if `keeps_unwanted`.
     """
 
     action: str = FAIL
@@ -210,6 +213,7 @@ class BadRecords:
     partial: bool = False
     driver: int = 0
     location: str = ""
+    keeps_unwanted: bool = False
 
     @property
     def leaves_out(self) -> bool:
@@ -273,6 +277,10 @@ def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -
         deleted |= bad & (ops == RowKind.UPDATE_BEFORE)
     if records.upsert and records.partial:
         deleted |= bad & np.isin(ops, _CAME)
+        if not records.keeps_unwanted:
+            left = np.zeros(len(ops), np.bool_)
+            left[after[kept[before]]] = True  # The before-image is the deletion already.
+            deleted |= ~wanted & ~bad & ~left & np.isin(ops, (*_CAME, RowKind.DELETE))
     made[deleted] = RowKind.DELETE
     return made, kept | deleted
 

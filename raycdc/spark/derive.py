@@ -302,6 +302,9 @@ class _Task:
         writer = SegmentWriter.remaking(segment, self.folder, f"derived-{self.run}-{uuid.uuid4().hex}.arrow")
         dead_letters = self.records.dead_letters(self.epoch, segment.name) if self.forgiving else None
         records = self.records.of_kind(segment.kind)
+        if self.resolved.transform.soft:
+            # Deleting a row softly writes the row, which may never have been in the target.
+            records = replace(records, keeps_unwanted=True)
         rows = whole_updates(self._joined(segment, computed))
         passed = (self._passed(batch, dead_letters, records) for batch in rows)
         return write_filtered(writer, dead_letters, passed, seq_base=segment.seq_base)

@@ -48,6 +48,7 @@ from raycdc.model.types import keeps_meaning
 from raycdc.transform.masks import masked_changes, masked_schema
 from raycdc.transform.naming import Names, Naming, names_of_changes, renamed, renamed_changes
 from raycdc.transform.resolved import CONSTANT_META, PlainResolver, ResolvedTransform, TransformResolver
+from raycdc.transform.target_rules import KEEP_ROWS, needs_row_before
 
 
 def transformed_changes(
@@ -160,7 +161,8 @@ class TransformUse:
     `upsert`: the sink updates rows. `no_proof`: the reason why it cannot find out that a key already exists; empty if
     it can. `order_by`: the column that orders the changes of a key, if any. `leaves_out`: rows on which an expression
     fails are left out. `no_layout`: returns the reason why a target with the given columns cannot have the requested
-    layout; empty if it can. `adopts`: targets may have had rows of other writers.
+    layout; empty if it can. `adopts`: targets may have had rows of other writers. `why_key_only`: the reason why a
+    change may lack the row before it, except for its key; empty if no change does.
     """
 
     upsert: bool = False
@@ -169,6 +171,7 @@ class TransformUse:
     leaves_out: bool = False
     no_layout: Callable[[TableLayout, TableSchema], str] = lambda _, __: ""
     adopts: bool = False
+    why_key_only: str = ""
 
 
 @dataclass(slots=True)
@@ -286,6 +289,14 @@ class TransformedTables:
         if self.use.leaves_out and (resolved.computed or transform.filter):
             row = "a row that pipeline.on_bad_record leaves out"
             self._check_left_out(resolved, where, row, 'Use on_bad_record = "fail"')
+        key = resolved.source.primary_key
+        if self.use.why_key_only and key and (why := needs_row_before(transform, key, upsert=self.use.upsert)):
+            raise ConfigError(f"{where}: {why}, which a change may lack, because {self.use.why_key_only}. {KEEP_ROWS}")
+        if self.use.upsert and self.use.order_by and transform.filter:
+            raise ConfigError(
+                f"{where}: filter: with source.order_by nothing is deleted, so a row whose newer version the filter "
+                "does not want would stay in the target. Leave one of them out."
+            )
         if resolved.drops:
             row = 'a row without a document, which missing = "drop" leaves out,'
             self._check_left_out(resolved, where, row, 'Use missing = "null"')

@@ -58,6 +58,16 @@ class TargetRules:
     keeps_rows: bool = False
     lost_rows_again: bool = False
 
+    def needs_row_before(self, table: TableId, key: Collection[str]) -> str:
+        """Return why a change of the table needs more of the row before it than its key, with advice; empty if none
+        does.
+        """
+        transform = self.transforms.of(table)
+        if transform is None or self.keeps_rows:
+            return ""
+        why = needs_row_before(transform, key, upsert=self.upsert)
+        return f"{self.transforms.key_path(table)}: {why}. {KEEP_ROWS}" if why else ""
+
     @property
     def gets_added(self) -> bool:
         """Return True if a column that the source adds is added to targets."""
@@ -239,6 +249,23 @@ def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
             return column.name if spark_fold(column.name) in _taken(transform) else ""
         case _:
             return ""
+
+
+#: The remedy for rows that changes lack.
+KEEP_ROWS = 'With source.changelog = "full" the last row of each key is kept, and completes the change.'
+
+
+def needs_row_before(transform: Transform, key: Collection[str], *, upsert: bool) -> str:
+    """Return the part of a transform for which a change needs the whole row before it; empty if its key is enough.
+
+    In a target that holds a row per key, a row that the filter does not want deletes its key. A changelog must tell
+    whether the row before the change was wanted. A row that is deleted softly stays as it was.
+    """
+    if transform.soft and upsert:
+        return 'on_delete = "soft" keeps the deleted row, with the values of the row before the deletion'
+    if transform.filter and not upsert and set(_names(transform.filter)) - {name.casefold() for name in key}:
+        return "filter: whether a changelog has a deletion or an update depends on the row before the change"
+    return ""
 
 
 def named(transform: Transform) -> set[str]:

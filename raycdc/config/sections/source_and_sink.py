@@ -71,6 +71,14 @@ class SourceConfig(Options):
         return self
 
     @property
+    def why_key_only(self) -> str:
+        """Return why changes may have the key of the row before them alone, or nothing of it; empty if they have all.
+
+        It is a sentence that continues after "because".
+        """
+        return ""
+
+    @property
     def full_changelog(self) -> bool:
         """Return True if each change must be completed with the previous row."""
         return False

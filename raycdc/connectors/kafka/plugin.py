@@ -260,6 +260,16 @@ class KafkaSourceConfig(SourceConfig):
         return self.changelog == "full"
 
     @property
+    def why_key_only(self) -> str:
+        if self.full_changelog:
+            return ""
+        if self.format.get("before_image") == "optional":
+            return 'source.format.before_image = "optional" allows changes without it'
+        if self.format.get("type") == "json":
+            return "a message of json is the row after its change, or a tombstone with the key alone"
+        return ""
+
+    @property
     def stops(self) -> bool:
         """Return True if the partitions have an end."""
         return self.stop.mode is not StopMode.NEVER

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from raycdc.connectors.kafka.cluster.checks import check_source, tables_of_last_messages
+from raycdc.connectors.kafka.cluster.checks import (
+    check_source,
+    require_readable_tombstones,
+    tables_of_last_messages,
+)
 from raycdc.connectors.kafka.cluster.client import KafkaCluster
 from raycdc.connectors.kafka.cluster.discovery import ANOTHER_POSITION, in_range
 from raycdc.connectors.kafka.cluster.identities import Identities, TopicQuestions
@@ -208,6 +212,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
                 f'Topic "{missing[0]}" does not exist at {self.config.bootstrap_servers}. '
                 "Create it, or correct source.topics."
             )
+        require_readable_tombstones(self.config, cluster, topics)
         if last is None or self.config.on_out_of_range != "fail":
             return
         states = [PartitionState.of(state) for state in last.to_splits.values()]
@@ -247,6 +252,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
                 dead_letters=keeps_dead_letters(self.config.format),
                 order_by=self.config.order_by,
                 masking=self.context.masking,
+                rules=self.context.rules,
                 statements=self._statements(),
             ),
         )

@@ -5,16 +5,20 @@ Each names the position of the message and the reason, and gives advice if there
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raycdc.errors import SchemaError
 from raycdc.formats.api import (
     BadMessage,
     BadMessageError,
+    ChangedKeyError,
     CorruptMessageError,
     MessageBatch,
     MissingBeforeImageError,
+    MissingKeyError,
     PartialRowError,
+    UnclearTombstoneError,
     UnknownTypeError,
     UnrepresentableValueError,
 )
@@ -24,6 +28,7 @@ from raycdc.formats.envelope import EnvelopeSpec
 from raycdc.formats.loops import code_loops as cells
 from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.formats.loops import tape_loops as tape
+from raycdc.formats.loops.code_loops import NO_KEY
 from raycdc.formats.options import DEAD_LETTERS, FormatOptions
 from raycdc.model import TableId
 
@@ -95,6 +100,11 @@ class MessageAt:
         return self.chunk.message(self.number)
 
     @property
+    def is_tombstone(self) -> bool:
+        """Return True if the message has a key alone."""
+        return bool(self.chunk.messages.info[self.number, envelope.KEY_ONLY])
+
+    @property
     def in_batch(self) -> int:
         """Return the number of the message in its batch."""
         return self.chunk.first + self.number
@@ -126,7 +136,7 @@ class MessageAt:
 
     def left_out(self, error: BadMessageError) -> BadMessage:
         """Return the message in the form for the dead-letter sink."""
-        return BadMessage(self.batch.origin, int(self.batch.offsets[self.in_batch]), self.key, self.raw, error)
+        return BadMessage(self.batch.origin, int(self.batch.offsets[self.in_batch]), self.key, self.raw or None, error)
 
 
 def scan_error(message: MessageAt, spec: EnvelopeSpec) -> BadMessageError:
@@ -136,6 +146,15 @@ def scan_error(message: MessageAt, spec: EnvelopeSpec) -> BadMessageError:
         return _error(UnknownTypeError, message, f"unknown {spec.type}; known are {', '.join(spec.actions)}")
     if code == envelope.NO_TYPE:
         return _error(UnknownTypeError, message, f"the field {spec.type!r} that says what happened is missing")
+    if code == envelope.TOMBSTONE_KEY:
+        why = "a tombstone whose key is no JSON object with the names of the key columns, so that it deletes no row"
+        return _error(MissingKeyError, message, why)
+    if code == envelope.TOMBSTONE_TABLE:
+        why = (
+            "a tombstone whose table cannot be told: several tables can be meant, and the message before it is not the "
+            "delete that it belongs to"
+        )
+        return _error(UnclearTombstoneError, message, why)
     if code == envelope.NO_ROWS:
         return _error(CorruptMessageError, message, "what should hold the row is neither an object nor an array")
     return _error(CorruptMessageError, message, f"corrupt message: {damage(code, at)}")
@@ -176,6 +195,27 @@ def unfit_value(message: MessageAt, table: TableId, column: WireColumn, code: in
     """Return the error for a value that does not fit its column, for the reason `code`."""
     why = f"{value_problem(code)} (expected {column.type.native or column.type.kind.value})"
     return _error(UnrepresentableValueError, message, f"table {table}, column {column.name!r}: a value {why}")
+
+
+def changed_key(message: MessageAt, table: TableId, known: Sequence[str], told: Sequence[str]) -> BadMessageError:
+    """Return the error for a message that names another key than those before it."""
+    now = f"the key ({', '.join(told)})" if told else "no key"
+    why = f"table {table}: it names {now}, the messages before it named ({', '.join(known)})"
+    return _error(ChangedKeyError, message, f"{why}. Rows that differ could become one")
+
+
+def unfit_key(message: MessageAt, table: TableId, key: Sequence[str], column: str, code: int) -> BadMessageError:
+    """Return the error for a row whose key cannot be used, for the reason `code`."""
+    if code == NO_KEY:
+        what = "the key of a tombstone" if message.is_tombstone else "the row"
+        named = f"{column!r} of" if column in key else f"({', '.join(key)}),"
+        why = f"table {table}: {what} has no value in {named} the table's key"
+        return _error(MissingKeyError, message, why)
+    why = (
+        f"table {table}, column {column!r}: the value is of another type than those before it, and the column "
+        "belongs to the table's key. Two values of different types may have the same text"
+    )
+    return _error(ChangedKeyError, message, why)
 
 
 def table_of_ours(message: MessageAt) -> BadMessageError:

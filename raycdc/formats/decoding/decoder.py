@@ -28,6 +28,7 @@ from raycdc.formats.api import (
 from raycdc.formats.decoding.bad_messages import (
     MALFORMED,
     MessageAt,
+    changed_key,
     malformed_schema,
     no_before_image,
     no_row,
@@ -35,15 +36,17 @@ from raycdc.formats.decoding.bad_messages import (
     scan_error,
     table_of_ours,
     too_many_fields,
+    unfit_key,
     unfit_value,
     unreadable_schema,
 )
+from raycdc.formats.decoding.message_keys import key_digest, message_keys
 from raycdc.formats.decoding.named_tables import EnvelopeDialect, NamedTables, Shape
-from raycdc.formats.decoding.pieces import TableDecoder
 from raycdc.formats.decoding.work import Chunk, Workspace, cut
 from raycdc.formats.loops import envelope_loops as envelope
-from raycdc.formats.loops.code_loops import PARTIAL
+from raycdc.formats.loops.code_loops import KEY_CHANGED, KEY_TYPE, NO_KEY, PARTIAL, TOO_MANY_FIELDS
 from raycdc.formats.options import FormatOptions
+from raycdc.model import TableId
 from raycdc.model.evolution import SchemaChangeEvent
 
 #: The bytes of messages that are tokenized before their rows are decoded: few enough for the tokens to stay in a cache,
@@ -63,18 +66,26 @@ class EnvelopeDecoder:
         self._tables = NamedTables(dialect, options, keep_null_columns=keep_null_columns, positions=positions)
         self._workspace = Workspace()
         self._seq = 0
+        #: The digest of the last message's key if that message was a delete, whose tombstone follows.
+        self._deleted: str | None = None
         self._items: list[RowsItem | ChangeItem] = []
         self._bad: list[BadMessage] = []
+        self._key_only: set[TableId] = set()
 
     def decode(self, batch: MessageBatch) -> Decoded:
         """See `FormatDecoder.decode`."""
-        self._items, self._bad = [], []
+        self._items, self._bad, self._key_only = [], [], set()
         tombstones, ignored = self.statistics.tombstones, self.statistics.ignored
         failure: BadMessageError | None = None
         failed_at = len(batch)
         for table in self._tables:
             table.begin(batch)
-        for chunk in cut(batch, self._workspace, CHUNK_BYTES, self._tables.layout.slot_count):
+        sealed = self._deleted
+        facts = [table.facts() for table in self._tables]
+        flags = self._tables.layout.names.flags
+        flags[envelope.FLAG_DELETED] = sealed is not None
+        keys = message_keys(batch, every=self._dialect.spec.keyed, last=sealed)
+        for chunk in cut(batch, self._workspace, CHUNK_BYTES, self._tables.layout.slot_count, keys):
             failure, failed_at = self._chunk(batch, chunk)
             if failure is not None:
                 break
@@ -82,6 +93,9 @@ class EnvelopeDecoder:
             table.flush(self._items)
         if failure is not None:
             self._items = _before(self._items, failed_at)
+        if len(batch):
+            last = None if batch.keys is None else batch.keys[len(batch) - 1].as_py()
+            self._deleted = key_digest(last) if flags[envelope.FLAG_DELETED] == 1 else None
         self.statistics.messages += min(failed_at, len(batch))
         done = Decoded(
             tuple(self._items),
@@ -89,13 +103,16 @@ class EnvelopeDecoder:
             failure,
             self.statistics.tombstones - tombstones,
             self.statistics.ignored - ignored,
+            state_changed=self._deleted != sealed or facts != [table.facts() for table in self._tables],
+            key_only=frozenset(self._key_only),
         )
         self.statistics.rows += done.rows
         return done
 
     def snapshot_state(self) -> dict[str, Any]:
         """See `FormatDecoder.snapshot_state`."""
-        return {"version": FORMAT_VERSION, "tables": [table.sealed() for table in self._tables]}
+        deleted = {"deleted": self._deleted} if self._deleted is not None else {}
+        return {"version": FORMAT_VERSION, "tables": [table.sealed() for table in self._tables], **deleted}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """See `FormatDecoder.restore_state`."""
@@ -105,6 +122,7 @@ class EnvelopeDecoder:
                 "Run the version that wrote it, or a newer one."
             )
         self._tables.restore(state.get("tables", ()))
+        self._deleted = state.get("deleted")
 
     def _chunk(self, batch: MessageBatch, chunk: Chunk) -> tuple[BadMessageError | None, int]:
         """Decode a chunk.
@@ -157,38 +175,52 @@ class EnvelopeDecoder:
         tables = chunk.column(envelope.TABLE_NUMBER)[first:stop]
         wanted = np.flatnonzero((chunk.column(envelope.ACTION)[first:stop] <= envelope.DELETE) & (tables >= 0)) + first
         failure: BadMessageError | None = None
-        for piece, shape in _runs(wanted, chunk.column(envelope.TABLE_NUMBER), self._tables.shapes):
+        for piece, shape in _runs(wanted, chunk, self._tables.shapes):
             run = piece[piece < stop]
             if not len(run):
                 continue
             decoder = shape.decoder
-            decoder.follow(shape.columns, self._items, chunk.first + int(run[0]))
-            if not decoder.state.fixed and shape.columns is None:
-                beyond = decoder.observe(chunk, run, self._items)
-                run = run[~np.isin(run, beyond)]
-                for number in beyond.tolist():
-                    message = MessageAt(batch, chunk, number)
-                    error = self._bad_message(message, too_many_fields(message, decoder.state.id, self._options))
-                    if error is not None:
-                        failure, stop = error, number
-                        run = run[run < stop]
-                        break
-                if not len(run):
-                    continue
+            refused: dict[int, int] = {}
+            if not decoder.follow_key(shape.key, self._items, chunk.first + int(run[0])):
+                refused = dict.fromkeys(run[chunk.column(envelope.KEY_ONLY)[run] == 0].tolist(), KEY_CHANGED)
+            else:
+                decoder.follow(shape.columns, self._items, chunk.first + int(run[0]))
+                if not decoder.state.fixed and shape.columns is None:
+                    refused = decoder.observe(chunk, run, self._items)
+            for number, code in refused.items():
+                message = MessageAt(batch, chunk, number)
+                error = self._bad_message(message, self._row_error(message, shape, code))
+                if error is not None:
+                    failure, stop = error, number
+                    break
+            run = run[(run < stop) & ~np.isin(run, list(refused))]
+            if not len(run):
+                continue
+            if chunk.column(envelope.KEY_ONLY)[run].any():
+                self._key_only.add(decoder.state.id)
             done = 0
             while True:
                 done, code = decoder.decode(chunk, run, done, self._items)
                 if code == 0:
                     break
                 message = MessageAt(batch, chunk, int(run[done]))
-                error = self._bad_message(message, self._row_error(message, decoder, code))
+                error = self._bad_message(message, self._row_error(message, shape, code))
                 if error is not None:
                     failure, stop = error, message.number
                     break
                 done += 1
         return failure, stop
 
-    def _row_error(self, message: MessageAt, decoder: TableDecoder, code: int) -> BadMessageError:
+    def _row_error(self, message: MessageAt, shape: Shape, code: int) -> BadMessageError:
+        decoder = shape.decoder
+        if code == TOO_MANY_FIELDS:
+            return too_many_fields(message, decoder.state.id, self._options)
+        if code == KEY_CHANGED:
+            return changed_key(message, decoder.state.id, decoder.state.primary_key, shape.key or ())
+        if code in (NO_KEY, KEY_TYPE):
+            key = decoder.state.primary_key
+            column = decoder.unfit().name if code == NO_KEY else key[0]
+            return unfit_key(message, decoder.state.id, key, column, code)
         if code == envelope.NO_BEFORE:
             return no_before_image(message, self._dialect.before_fix(message.raw))
         if code == envelope.NO_ROWS:
@@ -234,14 +266,15 @@ class EnvelopeDecoder:
 
 
 def _runs(
-    wanted: npt.NDArray[np.int64], shape_of: npt.NDArray[np.int64], shapes: Sequence[Shape]
+    wanted: npt.NDArray[np.int64], chunk: Chunk, shapes: Sequence[Shape]
 ) -> list[tuple[npt.NDArray[np.int64], Shape]]:
-    """Return the messages grouped by table, and split where the embedded schema changes.
+    """Return the messages grouped by table, and split where the shape changes.
 
-    Within a table they stay in order.
+    Within a table they stay in order. A tombstone has no shape, so it is in the run of the message before it.
     """
     if not len(wanted):
         return []
+    shape_of, key_only = chunk.column(envelope.TABLE_NUMBER), chunk.column(envelope.KEY_ONLY)
     numbers = shape_of[wanted]
     present = np.unique(numbers)
     if len(present) == 1:
@@ -253,8 +286,13 @@ def _runs(
     for members in tables.values():
         mine = wanted[np.isin(numbers, members)] if len(members) > 1 else wanted[numbers == members[0]]
         kinds = shape_of[mine]
+        if key_only[mine].any():
+            told = np.where(key_only[mine] == 0, np.arange(len(mine)), 0)
+            kinds = kinds[np.maximum.accumulate(told)]
         cuts = np.flatnonzero(np.diff(kinds)) + 1
-        runs.extend((piece, shapes[int(shape_of[piece[0]])]) for piece in np.split(mine, cuts))
+        runs.extend(
+            (piece, shapes[int(kinds[at])]) for at, piece in zip([0, *cuts.tolist()], np.split(mine, cuts), strict=True)
+        )
     return runs
 
 

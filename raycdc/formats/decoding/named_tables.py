@@ -11,15 +11,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from raycdc.core.typed_codec import Json
 from raycdc.formats.api import MessageBatch
 from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.decoding.bad_messages import MALFORMED, MessageAt, malformed_schema
 from raycdc.formats.decoding.pieces import TableDecoder
 from raycdc.formats.decoding.tables import TableState
+from raycdc.formats.decoding.tombstones import KeyedTables, table_of_topic
 from raycdc.formats.decoding.work import Chunk
 from raycdc.formats.envelope import EnvelopeLayout, EnvelopeSpec, KnownTables, RepeatedTexts
 from raycdc.formats.loops import envelope_loops as envelope
+from raycdc.formats.loops.key_loops import key_names
 from raycdc.formats.loops.tape_loops import ABSENT
 from raycdc.formats.options import DEAD_LETTERS, FormatOptions
 from raycdc.model import LogicalType, TableId
@@ -71,13 +75,15 @@ class EnvelopeDialect(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A table with one schema text of its messages.
+    """A table with one schema text and one key of its messages.
 
-    `columns` are those that the text describes; None if there is no text.
+    `columns` are those that the text describes; None if there is no text. `key` has the key columns that the messages
+    name: empty if the table has no key, None if the messages do not name a key.
     """
 
     decoder: TableDecoder
     columns: list[WireColumn] | None
+    key: tuple[str, ...] | None = None
 
 
 class NamedTables:
@@ -87,6 +93,7 @@ class NamedTables:
         self, dialect: EnvelopeDialect, options: FormatOptions, *, keep_null_columns: bool, positions: bool
     ) -> None:
         self.layout = EnvelopeLayout(dialect.spec)
+        self.layout.names.flags[envelope.FLAG_BEFORE_OPTIONAL] = options.before_image == "optional"
         self.shapes: list[Shape] = []
         self._dialect = dialect
         self._options = options
@@ -98,6 +105,7 @@ class NamedTables:
         self._decoders: dict[TableId, TableDecoder] = {}
         #: Why schema texts cannot be read, by their negative numbers from `UNREADABLE` on.
         self._unreadable: list[str] = []
+        self._keyed = KeyedTables()
 
     def __iter__(self) -> Iterator[TableDecoder]:
         return iter(self._decoders.values())
@@ -113,6 +121,8 @@ class NamedTables:
 
         Raises `RuntimeError` if the scan stops at one message more often than its texts and its table can explain.
         """
+        self._number_keys(batch, chunk)
+        self.layout.names.flags[envelope.FLAG_TOMBSTONE_TABLE] = envelope.ASK
         first, stops = 0, 0
         while True:
             why, stopped = envelope.scan(
@@ -126,6 +136,8 @@ class NamedTables:
                 raise RuntimeError(f"{MessageAt(batch, chunk, first).location}: its table does not become known")
             if why == envelope.STOP_TEXT:
                 self._new_texts(chunk)
+            elif why == envelope.STOP_TOMBSTONE:
+                self._name_table_of_tombstones(MessageAt(batch, chunk, first))
             else:
                 self._new_table(MessageAt(batch, chunk, first))
 
@@ -161,15 +173,19 @@ class NamedTables:
     def _new_table(self, message: MessageAt) -> None:
         database, schema, name = (message.chunk.text(message.number, slot) for slot in _NAMES)
         table_id = self._table_id(message)
-        text = self.layout.names.flags[envelope.FLAG_VERSION_NAME]
-        version = self._repeats.found(int(text)) if text >= 0 else ABSENT
+        columns_text, key_text = (
+            self._repeats.found(int(self.layout.names.flags[flag])) if self.layout.names.flags[flag] >= 0 else ABSENT
+            for flag in (envelope.FLAG_VERSION_NAME, envelope.FLAG_KEY_NAME)
+        )
+        key_shape = int(message.chunk.messages.info[message.number, envelope.KEY_SHAPE])
+        self.layout.names.flags[envelope.FLAG_TOMBSTONE_TABLE] = envelope.ASK
         index = envelope.NOT_TAKEN
         # A statement about a whole database names no table, and must be seen even if only some of its tables are
         # selected.
         whole_database = not name and message.does(envelope.DDL)
         if self._selector is None or whole_database or self._selector.matches(table_id):
             try:
-                columns = self._dialect.described(self._repeats.text(version)) if version >= 0 else None
+                columns = self._dialect.described(self._repeats.text(columns_text)) if columns_text >= 0 else None
             except MALFORMED as cause:
                 index = envelope.UNREADABLE - len(self._unreadable)
                 self._unreadable.append(malformed_schema(cause))
@@ -178,8 +194,53 @@ class NamedTables:
                 if decoder is None:
                     decoder = self._decoders[table_id] = self._first_seen(message, table_id)
                 index = len(self.shapes)
-                self.shapes.append(Shape(decoder, columns))
-        self._known.add((database, schema, name), version, index)
+                self.shapes.append(Shape(decoder, columns, self._told_key(message)))
+        else:
+            self._keyed.left_out.add(table_id)
+        version = envelope.version_number(columns_text, key_text, key_shape)
+        documents = index >= 0 and self.shapes[index].decoder.state.extended
+        self._known.add((database, schema, name), version, index, documents=documents)
+
+    def _told_key(self, message: MessageAt) -> tuple[str, ...] | None:
+        """Return the key columns that messages like this one name; None if such messages do not say."""
+        spec = self._dialect.spec
+        if message.does(envelope.DDL) or message.does(envelope.TRUNCATE):
+            return None
+        if not spec.key_list and (not spec.keyed or message.batch.keys is None):
+            return None
+        told = self._dialect.primary_key(message.raw, message.key)
+        return told if told or message.batch.keys is not None or not spec.keyed else None
+
+    def _number_keys(self, batch: MessageBatch, chunk: Chunk) -> None:
+        """Number the sets of field names that the keys of the chunk's messages have."""
+        if not self._dialect.spec.keyed or batch.keys is None:
+            return
+        hashes = np.zeros(chunk.count, np.int64)
+        key_names(chunk.tape.data, chunk.messages.info, hashes)
+        chunk.column(envelope.KEY_SHAPE)[:], cleared = self._keyed.number(hashes)
+        if cleared:
+            self._known.clear()
+
+    def _name_table_of_tombstones(self, message: MessageAt) -> None:
+        """Find the table whose rows the tombstones of this partition delete, as far as tables are known now."""
+        flags, topic = self.layout.names.flags, message.batch.origin.topic
+        if self._dialect.spec.whole_row:
+            own = self._dialect.table_id("", "", "", topic)
+            taken = self._selector is None or self._selector.matches(own)
+            if taken and own not in self._decoders and self._options.schema_of(str(own)) is not None:
+                self._decoders[own] = self._first_seen(message, own)
+            found = table_of_topic(own, {table: decoder.state for table, decoder in self._decoders.items()})
+        else:
+            states = [decoder.state for decoder in self._decoders.values()]
+            found = self._keyed.table_of(topic, states, alone=self._selector is None)
+        if isinstance(found, int):
+            flags[envelope.FLAG_TOMBSTONE_TABLE] = found
+            return
+        if found.id not in self._keyed.shapes:
+            self._keyed.shapes[found.id] = len(self.shapes)
+            self.shapes.append(Shape(self._decoders[found.id], None))
+        flags[envelope.FLAG_TOMBSTONE_TABLE] = self._keyed.shapes[found.id]
+        flags[envelope.FLAG_TOMBSTONE_DOCUMENT] = found.extended
 
     def _table_id(self, message: MessageAt) -> TableId:
         database, schema, table = (message.text(slot) for slot in _NAMES)

@@ -18,10 +18,11 @@ from raycdc.formats.decoding.tables import TableState
 from raycdc.formats.decoding.work import Chunk
 from raycdc.formats.envelope import EnvelopeLayout, packed
 from raycdc.formats.loops import row_loops as loops
-from raycdc.formats.loops.envelope_loops import REMEMBERED_KEYS
+from raycdc.formats.loops.code_loops import KEY_TYPE, TOO_MANY_FIELDS
+from raycdc.formats.loops.envelope_loops import KEY_ONLY, REMEMBERED_KEYS
 from raycdc.formats.options import FormatOptions
 from raycdc.model.batch import BATCH_BYTES_MAX, META_FIELDS
-from raycdc.model.evolution import SchemaChangeEvent
+from raycdc.model.evolution import AlterPrimaryKeyEvent, SchemaChangeEvent
 
 
 class TableDecoder:
@@ -56,6 +57,11 @@ class TableDecoder:
         """Note that the following messages belong to `batch`."""
         assert self._arena.rows == 0
         self._batch = batch
+
+    def facts(self) -> bytes:
+        """Return what rows have shown of the table, and what its state holds without an event that tells of it."""
+        seen = self._plan.cells[:, [loops.HAD, loops.KEY_KIND]].tobytes()
+        return seen + np.array([column.mask for column in self.state.columns], np.int64).tobytes()
 
     def sealed(self) -> Mapping[str, Json]:
         """Return the state of the table for a checkpoint."""
@@ -94,37 +100,65 @@ class TableDecoder:
         elif had != self.state.had:
             self._plan = self._make_plan(self._names)
 
+    def follow_key(self, key: tuple[str, ...] | None, items: list[RowsItem | ChangeItem], message: int) -> bool:
+        """Take over the key that the messages that follow name. Return False if the table has another one.
+
+        A key that the user gave stays. The order of its columns does not matter.
+        """
+        known = self.state.primary_key
+        if key is None or self.state.fixed or set(key) == set(known):
+            return True
+        if known:
+            return False
+        before = self._schema
+        self.state.primary_key = key
+        if self.state.schema(self._extra) != before:
+            announced = self.state.announced
+            self._change([AlterPrimaryKeyEvent(self.state.id, key)] if announced else [], items, message)
+        return True
+
     def observe(
         self, chunk: Chunk, wanted: npt.NDArray[np.int64], items: list[RowsItem | ChangeItem]
-    ) -> npt.NDArray[np.int64]:
+    ) -> dict[int, int]:
         """Examine all values before they are decoded: new fields become columns, and narrow types become wider.
 
-        Returns the messages that have more new fields than a table may have columns (``columns_max``). None of their
-        fields became a column.
+        Returns the messages that were not examined, with the reasons: `TOO_MANY_FIELDS` if a message has more new
+        fields than the table may have columns (``columns_max``), and `KEY_TYPE` if a value of its key is of another
+        kind than in earlier rows.
         """
         at = 0
-        beyond: list[int] = []
+        wanted = wanted[chunk.column(KEY_ONLY)[wanted] == 0]
+        if not len(wanted):
+            return {}
+        refused: dict[int, int] = {}
         before = [(c.name, c.type) for c in self.state.visible()]
         plan = self._make_plan([c.name for c in self.state.columns])
         while True:
             why, at, token = loops.observe(chunk.tape, plan, chunk.messages, wanted, at)
             if why == loops.STOP_END:
                 break
+            if why == loops.STOP_KEY:
+                refused[int(wanted[at])] = KEY_TYPE
+                at += 1
+                continue
             # All new fields of the row together: a new plan for each field would take quadratic time.
             names = self._new_fields(chunk.keys_from(int(wanted[at]), int(token)))
             if len(self.state.columns) + len(names) > self._columns_max:
-                beyond.append(int(wanted[at]))
+                refused[int(wanted[at])] = TOO_MANY_FIELDS
                 at += 1
                 continue
             for name in names:
                 self.state.field_appeared(name)
-            seen = plan.cells[:, loops.MASK]
+            seen = plan.cells[:, [loops.MASK, loops.KEY_KIND]]
             plan = self._make_plan([c.name for c in self.state.columns])
-            plan.cells[: len(seen), loops.MASK] = seen
+            plan.cells[: len(seen), [loops.MASK, loops.KEY_KIND]] = seen
+        for column, kind in zip(self.state.columns, plan.cells[:, loops.KEY_KIND].tolist(), strict=False):
+            column.key_kind = kind
+        self._plan.cells[: len(self._names), loops.KEY_KIND] = _key_kinds(self.state, self._names)
         events = self.state.observed(plan.cells[: len(self.state.columns), loops.MASK])
         if before != [(c.name, c.type) for c in self.state.visible()]:
             self._change(events, items, chunk.first + int(wanted[0]))
-        return np.array(beyond, np.int64)
+        return refused
 
     def decode(
         self, chunk: Chunk, wanted: npt.NDArray[np.int64], first: int, items: list[RowsItem | ChangeItem]
@@ -189,11 +223,13 @@ class TableDecoder:
             items.append(ChangeItem(self.state.id, tuple(events), message))
 
     def _note_had(self) -> None:
-        """Record in the state which columns a row has had."""
+        """Record in the state which columns a row has had, and of which kind the values of the key are."""
         by_name = {column.name: column for column in self.state.columns}
-        for name, had in zip(self._names, self._plan.cells[:, loops.HAD].tolist(), strict=False):
-            if had and name in by_name:
-                by_name[name].had = True
+        seen = self._plan.cells[:, [loops.HAD, loops.KEY_KIND]].tolist()
+        for name, (had, kind) in zip(self._names, seen, strict=False):
+            if name in by_name:
+                by_name[name].had = by_name[name].had or bool(had)
+                by_name[name].key_kind = kind or by_name[name].key_kind
 
     def _times(self, millis: npt.NDArray[np.int64], messages: npt.NDArray[np.int64]) -> pa.Array:
         """Return the times of the envelope. Rows without one get the broker's time."""
@@ -231,6 +267,10 @@ class TableDecoder:
         cells = np.zeros((max(len(names), 1), loops.CELLS), np.int64)
         had = self.state.had
         cells[: len(names), loops.HAD] = [name in had for name in names]
+        if set(self.state.primary_key) <= set(names):
+            cells[: len(names), loops.KEY] = [name in self.state.primary_key for name in names]
+        cells[: len(names), loops.KEY_KIND] = _key_kinds(self.state, names)
+        self._flags[loops.FLAG_KEY] = bool(cells[:, loops.KEY].any())
         keys = np.zeros((REMEMBERED_KEYS, 3), np.int64)
         keys[:, loops.KEY_LENGTH] = -1
         return loops.RowPlan(
@@ -241,3 +281,8 @@ class TableDecoder:
             cells=cells,
             keys=keys,
         )
+
+
+def _key_kinds(state: TableState, names: list[str]) -> list[int]:
+    kinds = {column.name: column.key_kind for column in state.columns}
+    return [kinds.get(name, 0) for name in names]

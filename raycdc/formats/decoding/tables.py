@@ -42,6 +42,8 @@ class TableColumn(JsonObject):
     inferred: bool = False
     mask: int = 0
     had: bool = field(default=False, metadata=stored("had", left_out=True))
+    #: The kind of the column's values if it belongs to the key (`row_loops.KIND_…`); 0 if none was seen.
+    key_kind: int = field(default=0, metadata=stored("key_kind", left_out=True))
 
     @property
     def visible(self) -> bool:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from raycdc.formats.api import MessageBatch
+from raycdc.formats.decoding.message_keys import MessageKeys, bytes_of
 from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.formats.loops.envelope_loops import INFO_COLUMNS, MESSAGE_ROWS, ScannedMessages
 from raycdc.formats.loops.tape_loops import (
+    ABSENT,
     ARRAY,
     AT,
     BEGIN,
@@ -69,6 +70,7 @@ class Chunk:
         self.count = count
         info = np.zeros((count, INFO_COLUMNS), np.int64)
         info[:, BEGIN], info[:, STOP] = bounds[:-1], bounds[1:]
+        info[:, envelope.KEY_SHAPE] = ABSENT
         self.messages = ScannedMessages(info=info, found=np.full((count, slots), -1, np.int32))
         self.seqs = np.zeros(count, np.int64)
 
@@ -125,26 +127,26 @@ class Chunk:
         return first + last
 
 
-def cut(batch: MessageBatch, workspace: Workspace, chunk_bytes: int, slots: int) -> Iterator[Chunk]:
+def cut(
+    batch: MessageBatch, workspace: Workspace, chunk_bytes: int, slots: int, keys: MessageKeys | None = None
+) -> Iterator[Chunk]:
     """Yield the batch in chunks of about `chunk_bytes`; a longer message is its own chunk."""
     if not len(batch):
         return
-    values = batch.values
-    if not pa.types.is_large_binary(values.type):
-        values = values.cast(pa.large_binary())
-    buffers = values.buffers()
-    offsets = np.frombuffer(buffers[1], np.int64)[values.offset : values.offset + len(values) + 1]
-    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None else np.zeros(0, np.uint8)
-    empty = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    offsets, data, empty = bytes_of(batch.values)
+    sizes = keys.sizes() if keys is not None else np.zeros(len(offsets), np.int64)
+    ends = offsets + sizes
     first = 0
-    while first < len(values):
-        stop = int(np.searchsorted(offsets, offsets[first] + chunk_bytes, side="right")) - 1
-        stop = min(max(stop, first + 1), len(values))
+    while first < len(batch):
+        stop = int(np.searchsorted(ends, ends[first] + chunk_bytes, side="right")) - 1
+        stop = min(max(stop, first + 1), len(batch))
         start, end = int(offsets[first]), int(offsets[stop])
-        tape = workspace.room(end - start)
+        tape = workspace.room(int(ends[stop] - ends[first]))
         tape.data[: end - start] = data[start:end]
         chunk = Chunk(tape, first, offsets[first : stop + 1] - start, slots)
         if empty is not None:
             chunk.column(STOP)[empty[first:stop]] = chunk.column(BEGIN)[empty[first:stop]]
+        if keys is not None:
+            keys.copy_to(first, chunk.messages.info, tape.data, end - start)
         yield chunk
         first = stop

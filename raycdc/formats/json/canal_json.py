@@ -44,6 +44,7 @@ SPEC = EnvelopeSpec(
     },
     repeats=("mysqlType", "sqlType", "pkNames"),
     version="mysqlType",
+    key_list="pkNames",
     metadata={
         "database": MetadataField("database", TEXT),
         "table": MetadataField("table", TEXT),

@@ -62,6 +62,7 @@ SPEC = EnvelopeSpec(
     },
     repeats=("schema",),
     version="schema",
+    keyed=True,
     metadata={
         "op": MetadataField("op", TEXT),
         "ts_ms": MetadataField("ts_ms", NUMBER),

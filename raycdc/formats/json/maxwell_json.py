@@ -45,6 +45,8 @@ SPEC = EnvelopeSpec(
         "database-drop": Action.DDL,
     },
     repeats=("primary_key_columns",),
+    key_list="primary_key_columns",
+    keyed=True,
     metadata={
         "database": MetadataField("database", TEXT),
         "table": MetadataField("table", TEXT),

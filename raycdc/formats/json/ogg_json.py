@@ -25,6 +25,7 @@ SPEC = EnvelopeSpec(
     "whole rows (LOGALLSUPCOLS, NOCOMPRESSUPDATES, NOCOMPRESSDELETES).",
     actions={"I": Action.INSERT, "U": Action.UPDATE, "D": Action.DELETE, "T": Action.TRUNCATE},
     repeats=("primary_keys",),
+    key_list="primary_keys",
     metadata={
         "table": MetadataField("table", TEXT),
         "op_type": MetadataField("op_type", TEXT),

@@ -264,29 +264,6 @@ def is_unavailable(tape: Any, token: Any) -> Any:
 
 
 @inlined
-def extended(tape: Any, token: Any) -> Any:
-    """Return the value inside MongoDB's extended JSON (``{"$oid": …}``, ``{"$numberLong": …}``); other tokens
-    are returned unchanged.
-    """
-    while tape.tok[token, KIND] == OBJECT and np.int64(tape.tok[token, NEXT]) > token + 1:
-        key = token + 1
-        if tape.tok[key, END] - tape.tok[key, AT] < 2 or tape.data[tape.tok[key, AT]] != 36:
-            return token
-        # {"$binary": {"base64": …, "subType": …}}: the first key of the inner object, by the same rule without the
-        # dollar.
-        inner = key + 1
-        if (
-            tape.tok[inner, KIND] == OBJECT
-            and tape.data[tape.tok[key, AT] + 1] == 98
-            and np.int64(tape.tok[inner, NEXT]) > inner + 1
-        ):
-            inner += 2
-            return inner
-        token = inner
-    return token
-
-
-@inlined
 def put_null(a: Any, col: Any, row: Any) -> None:
     """Write a null: the value zero, or an empty text."""
     a.valid[col, row] = 0

@@ -32,6 +32,10 @@ TOO_SMALL = 39
 HALF_SURROGATE, AMBIGUOUS_DECIMAL, UNAVAILABLE, NOT_LATIN1, NOT_HEX, TOO_LONG = 46, 47, 48, 49, 50, 51
 #: A row lacks a field that earlier rows had.
 PARTIAL = 52
+#: A row lacks a value of its key; a value of the key is of another kind than those before it.
+NO_KEY, KEY_TYPE = 53, 54
+#: Found before the rows are decoded: the message names another key than those before it, or has too many fields.
+KEY_CHANGED, TOO_MANY_FIELDS = 55, 56
 
 #: Indices into `ArenaView.counters`.
 FULL_SLOT, FULL_NEED, ZERO_DATES, ERROR_COLUMN, ROWS = range(5)

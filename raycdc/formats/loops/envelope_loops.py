@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from raycdc.core.compiled import load
 from raycdc.core.loops.compiling import helper, inlined, njit
 from raycdc.formats.loops.tape_loops import (
     ABSENT,
@@ -19,6 +20,7 @@ from raycdc.formats.loops.tape_loops import (
     AT,
     BEGIN,
     END,
+    ESCAPED,
     FOUND,
     INTEGER,
     KIND,
@@ -43,13 +45,14 @@ INSERT, UPDATE, DELETE, TRUNCATE, DDL, IGNORE, TOMBSTONE, FILTERED, BAD = range(
 
 # Reasons for a bad message, in addition to the damages of `tape_loops`; `bad_messages` has their texts.
 NOT_AN_OBJECT, NO_TYPE, UNKNOWN_TYPE, NO_ROWS, NO_BEFORE, BAD_DOCUMENT, NO_NAME, BAD_SCHEMA = range(20, 28)
+TOMBSTONE_KEY, TOMBSTONE_TABLE = 28, 29
 
 # Fields that every envelope may have. Those of a format's own metadata follow.
 TYPE, AFTER, BEFORE, DATABASE, SCHEMA, TABLE, TIME, IS_DDL, DDL_TEXT = range(9)
 OWN_FIELDS = 9
 
 # The reasons for which `scan` stopped.
-STOP_END, STOP_TABLE, STOP_TEXT = 0, 1, 2
+STOP_END, STOP_TABLE, STOP_TEXT, STOP_TOMBSTONE = 0, 1, 2, 3
 
 #: The number of keys of one object whose positions are remembered from message to message.
 REMEMBERED_KEYS = 64
@@ -77,17 +80,33 @@ class Names(NamedTuple):
 GROUP, SLOT, CHILD = 2, 3, 4
 MEANING = 2
 #: Indices into `Names.flags`: the action if there is no type field (-1: an error), 1 if rows are documents inside
-#: strings, 1 if the whole message is the row, and the repeated name that distinguishes versions of a table (-1: none).
-FLAG_DEFAULT_ACTION, FLAG_DOCUMENTS, FLAG_ROW, FLAG_VERSION_NAME = range(4)
+#: strings, 1 if the whole message is the row, the repeated name that distinguishes versions of a table (-1: none), and
+#: the repeated name that lists the key columns (-1: none). The scan or Python change the next three: 1 if the last
+#: message was a delete, the number of the table that a tombstone belongs to (or `ASK`, `NO_MEANING`, `UNCLEAR`), and 1
+#: if the rows of that table are documents. The last is 1 if a delete may lack the row before it.
+(
+    FLAG_DEFAULT_ACTION,
+    FLAG_DOCUMENTS,
+    FLAG_ROW,
+    FLAG_VERSION_NAME,
+    FLAG_KEY_NAME,
+    FLAG_DELETED,
+    FLAG_TOMBSTONE_TABLE,
+    FLAG_TOMBSTONE_DOCUMENT,
+    FLAG_BEFORE_OPTIONAL,
+) = range(9)
+#: Instead of the number of a tombstone's table: Python must name it, no table with a key is known, or it can be any of
+#: several tables.
+ASK, NO_MEANING, UNCLEAR = -3, -2, -1
 
 
 class EnvelopeTables(NamedTuple):
     """Known tables.
 
     A row of `entry` has the position in `data` of database, schema and name, which follow one another; the length of
-    each; the number of the repeated text that describes the columns; and Python's number for the table: `NOT_TAKEN` if
-    it is filtered out, `UNREADABLE` or less if the schema text of that version cannot be read. `bucket` is a hash table
-    of rows; its last element is the table found last.
+    each; the number of the version (`version_number`); Python's number for the table: `NOT_TAKEN` if it is filtered
+    out, `UNREADABLE` or less if the schema text of that version cannot be read; and 1 if its rows are MongoDB's
+    documents. `bucket` is a hash table of rows; its last element is the table found last.
     """
 
     data: npt.NDArray[np.uint8]
@@ -96,14 +115,15 @@ class EnvelopeTables(NamedTuple):
 
 
 #: Columns of `EnvelopeTables.entry` after the three lengths.
-VERSION, INDEX = 4, 5
+VERSION, INDEX, DOCUMENTS = 4, 5, 6
 NOT_TAKEN, UNREADABLE = -1, -2
 
 
 class ScannedMessages(NamedTuple):
     """The messages of a chunk.
 
-    In a row of `info`, begin and end in the work buffer are inputs, and the rest are results.
+    In a row of `info`, begin and end of the message and of its key in the work buffer, `SAME_KEY` and `KEY_SHAPE` are
+    inputs, and the rest are results.
 
     `found` holds the token of each field of each message, or -1.
     """
@@ -114,7 +134,10 @@ class ScannedMessages(NamedTuple):
 
 #: Columns of `ScannedMessages.info` after begin and end. `MESSAGE_ROWS` is the maximum number of rows of a message.
 ACTION, TABLE_NUMBER, ERROR, ERROR_AT, MESSAGE_ROWS = 2, 3, 4, 5, 6
-INFO_COLUMNS = 7
+#: The key in the work buffer (an empty range: there is none), whether the message before has the same key, the number
+#: of its field names, and whether the message is a delete of which only the key is known (out).
+KEY_BEGIN, KEY_STOP, SAME_KEY, KEY_SHAPE, KEY_ONLY = 7, 8, 9, 10, 11
+INFO_COLUMNS = 12
 
 
 @inlined
@@ -333,11 +356,135 @@ def _fail(messages: Any, message: Any, error: Any, at: Any) -> None:
 
 
 @inlined
-def _version(names: Any, repeats: Any) -> Any:
-    name = names.flags[FLAG_VERSION_NAME]
+def _found_text(repeats: Any, name: Any) -> Any:
     return repeats.name[name, FOUND] if name >= 0 else np.int64(ABSENT)
 
 
+def version_number(columns: int, key_list: int, key_shape: int) -> int:
+    """Return the number of a table's version.
+
+    It combines the numbers of the texts that describe its columns and list its key, and of its key's field names.
+    """
+    return columns + 1024 * (key_list + 2) + (key_shape + 2) * 1048576
+
+
+@inlined
+def _version(names: Any, repeats: Any, messages: Any, message: Any) -> Any:
+    columns = _found_text(repeats, names.flags[FLAG_VERSION_NAME])
+    key_list = _found_text(repeats, names.flags[FLAG_KEY_NAME])
+    return columns + 1024 * (key_list + 2) + (messages.info[message, KEY_SHAPE] + 2) * 1048576
+
+
+@helper
+def _key_payload(tape: Any, root: Any) -> Any:
+    """Return the token of the key's fields: the root, or what stands as ``payload`` beside its ``schema``."""
+    if tape.tok[root, KIND] != OBJECT:
+        return root
+    key = root + 1
+    last = np.int64(tape.tok[root, NEXT])
+    payload = np.int64(-1)
+    schema = False
+    while key < last:
+        at = np.int64(tape.tok[key, AT])
+        length = np.int64(tape.tok[key, END]) - at
+        if length == 7 and load(tape.data, at, 32) == 0x6C796170:
+            payload = np.int64(key + 1)
+        elif length == 6 and load(tape.data, at, 32) == 0x65686373:
+            schema = True
+        key = np.int64(tape.tok[key + 1, NEXT])
+    return payload if schema and payload >= 0 else root
+
+
+@helper
+def _document_of_key(tape: Any, repeats: Any, row: Any) -> Any:
+    """Return the token of ``{"_id": …}`` for a document's key ``{"id": "…"}``, whose text is JSON; -1 for any other."""
+    if tape.tok[row, NEXT] != row + 3 or tape.tok[row + 1, END] - tape.tok[row + 1, AT] != 2:
+        return np.int64(-1)
+    at = np.int64(tape.tok[row + 1, AT])
+    text = row + 2
+    if tape.data[at] != 105 or tape.data[at + 1] != 100 or tape.tok[text, KIND] not in (STRING, ESCAPED):
+        return np.int64(-1)
+    root = tape.state[TOKENS]
+    name = tape.state[SPARE]
+    tape.data[name] = 95
+    tape.data[name + 1] = 105
+    tape.data[name + 2] = 100
+    tape.state[SPARE] = name + 3
+    tape.state[TOKENS] = root + 2
+    if _document(tape, repeats, text) < 0:
+        return np.int64(-1)
+    tape.tok[root, KIND] = OBJECT
+    tape.tok[root, AT] = tape.tok[row, AT]
+    tape.tok[root, END] = tape.tok[row, END]
+    tape.tok[root, NEXT] = tape.state[TOKENS]
+    tape.tok[root + 1, KIND] = STRING
+    tape.tok[root + 1, AT] = name
+    tape.tok[root + 1, END] = name + 3
+    tape.tok[root + 1, NEXT] = root + 2
+    return root
+
+
+@helper
+def _row_of_key(tape: Any, repeats: Any, messages: Any, message: Any, document: Any) -> Any:
+    """Return the token of a row that has the fields of the message's key alone; -1 if the key is no object."""
+    root = tape.state[TOKENS]
+    damage, _ = tokenize(tape, repeats, messages.info[message, KEY_BEGIN], messages.info[message, KEY_STOP], False)
+    if damage != 0:
+        tape.state[TOKENS] = root
+        return np.int64(-1)
+    row = _key_payload(tape, root)
+    if tape.tok[row, KIND] != OBJECT:
+        return np.int64(-1)
+    return _document_of_key(tape, repeats, row) if document else row
+
+
+@helper
+def _delete_by_key(messages: Any, message: Any, row: Any) -> None:
+    messages.info[message, ACTION] = DELETE
+    messages.info[message, KEY_ONLY] = 1
+    messages.info[message, MESSAGE_ROWS] = 1
+    messages.found[message, AFTER] = row
+    messages.found[message, BEFORE] = row
+
+
+@helper
+def _delete_document(tape: Any, repeats: Any, names: Any, messages: Any, message: Any) -> None:
+    """Take the row of a document's delete from the message's key, if deletes may lack the document before."""
+    if names.flags[FLAG_BEFORE_OPTIONAL] == 0 or messages.info[message, KEY_STOP] <= messages.info[message, KEY_BEGIN]:
+        return
+    row = _row_of_key(tape, repeats, messages, message, True)
+    if row >= 0:
+        _delete_by_key(messages, message, row)
+
+
+@helper
+def _tombstone(tape: Any, repeats: Any, names: Any, messages: Any, message: Any) -> Any:
+    """Note what a tombstone means: nothing, or a delete by its key. Return False if Python must name its table."""
+    messages.info[message, ACTION] = TOMBSTONE
+    if messages.info[message, KEY_STOP] <= messages.info[message, KEY_BEGIN]:
+        names.flags[FLAG_DELETED] = 0
+        return True
+    if messages.info[message, SAME_KEY] == 1 and names.flags[FLAG_DELETED] == 1:
+        # It belongs to the delete right before it.
+        return True
+    table = names.flags[FLAG_TOMBSTONE_TABLE]
+    if table == ASK:
+        return False
+    names.flags[FLAG_DELETED] = 0
+    if table == UNCLEAR:
+        _fail(messages, message, TOMBSTONE_TABLE, 0)
+    elif table >= 0:
+        messages.info[message, TABLE_NUMBER] = table
+        row = _row_of_key(tape, repeats, messages, message, names.flags[FLAG_TOMBSTONE_DOCUMENT] == 1)
+        if row < 0:
+            _fail(messages, message, TOMBSTONE_KEY, 0)
+        else:
+            names.flags[FLAG_DELETED] = 1
+            _delete_by_key(messages, message, row)
+    return True
+
+
+# long: one pass over a message; each helper that it would be cut into costs compile time
 @njit
 def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first: Any) -> Any:
     """Scan the messages from number `first` on. Returns (reason of the stop, message at which it stopped)."""
@@ -349,17 +496,20 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
         messages.info[message, ERROR] = 0
         messages.info[message, TABLE_NUMBER] = -1
         messages.info[message, MESSAGE_ROWS] = 0
+        messages.info[message, KEY_ONLY] = 0
         for slot in range(messages.found.shape[1]):
             messages.found[message, slot] = -1
         for name in range(len(repeats.name)):
             repeats.name[name, FOUND] = ABSENT
         if at >= end:
-            messages.info[message, ACTION] = TOMBSTONE
+            if not _tombstone(tape, repeats, names, messages, message):
+                return STOP_TOMBSTONE, message
             continue
         damage, index = tokenize(tape, repeats, at, end, True)
         if damage != 0:
             tape.state[TOKENS] = before
             tape.state[SPARE] = spare
+            names.flags[FLAG_DELETED] = 0
             _fail(messages, message, damage, index - at)
             continue
         for name in range(len(repeats.name)):
@@ -369,8 +519,11 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
                 return STOP_TEXT, message
         if tape.tok[before, KIND] != OBJECT:
             if tape.tok[before, KIND] == NULL:
-                messages.info[message, ACTION] = TOMBSTONE
+                if not _tombstone(tape, repeats, names, messages, message):
+                    tape.state[TOKENS] = before
+                    return STOP_TOMBSTONE, message
             else:
+                names.flags[FLAG_DELETED] = 0
                 _fail(messages, message, NOT_AN_OBJECT, 0)
             continue
         _walk(tape, names, before, messages.found, message)
@@ -379,10 +532,15 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
         action, error = _action(tape, names, messages.found, message)
         if error != 0:
             if error == NO_TYPE and messages.found[message, AFTER] < 0 and _null_payload(tape, before):
-                messages.info[message, ACTION] = TOMBSTONE
+                if not _tombstone(tape, repeats, names, messages, message):
+                    tape.state[SPARE] = spare
+                    tape.state[TOKENS] = before
+                    return STOP_TOMBSTONE, message
             else:
+                names.flags[FLAG_DELETED] = 0
                 _fail(messages, message, error, 0)
             continue
+        names.flags[FLAG_DELETED] = 1 if action == DELETE else 0
         messages.info[message, ACTION] = action
         if action == IGNORE:
             continue
@@ -394,7 +552,7 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
             if error != 0:
                 _fail(messages, message, error, 0)
                 continue
-        table = _table(tape, tables, messages.found, message, _version(names, repeats))
+        table = _table(tape, tables, messages.found, message, _version(names, repeats, messages, message))
         if table == _NO_TABLE:
             tape.state[SPARE] = spare
             tape.state[TOKENS] = before
@@ -406,6 +564,8 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
             messages.info[message, ACTION] = FILTERED
         elif action <= DELETE:
             messages.info[message, MESSAGE_ROWS] = _rows_of(tape, action, np.int64(messages.found[message, AFTER]))
+            if action == DELETE and messages.found[message, BEFORE] < 0 and tables.entry[table, DOCUMENTS] == 1:
+                _delete_document(tape, repeats, names, messages, message)
     return STOP_END, len(messages.info)
 
 

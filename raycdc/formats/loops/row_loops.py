@@ -13,20 +13,44 @@ import numpy as np
 import numpy.typing as npt
 
 from raycdc.core.loops.compiling import helper, inlined, njit
-from raycdc.formats.loops.cell_loops import extended, is_unavailable, put_cell
-from raycdc.formats.loops.code_loops import ERROR_COLUMN, FULL, FULL_NEED, OK, PARTIAL, ROWS, UNAVAILABLE
+from raycdc.formats.loops.cell_loops import is_unavailable, put_cell
+from raycdc.formats.loops.code_loops import (
+    C_KIND,
+    ERROR_COLUMN,
+    FULL,
+    FULL_NEED,
+    K_BYTES,
+    K_TEXT,
+    K_TIME,
+    KEY_TYPE,
+    NO_KEY,
+    OK,
+    PARTIAL,
+    ROWS,
+    UNAVAILABLE,
+)
 from raycdc.formats.loops.envelope_loops import (
     ACTION,
     AFTER,
     BEFORE,
     DELETE,
     INSERT,
+    KEY_ONLY,
     MESSAGE_ROWS,
     NO_BEFORE,
     NO_ROWS,
     REMEMBERED_KEYS,
     TIME,
     integer_value,
+)
+from raycdc.formats.loops.extended_loops import (
+    FORM_BINARY,
+    FORM_DATE,
+    FORM_DECIMAL,
+    FORM_DOUBLE,
+    FORM_INTEGER,
+    FORM_NONE,
+    extended_form,
 )
 from raycdc.formats.loops.tape_loops import (
     ARRAY,
@@ -48,8 +72,8 @@ from raycdc.formats.loops.time_loops import moment
 
 #: The reasons for which `decode_rows` stopped: all done, no row left, no room for text, a bad message.
 STOP_END, STOP_ROWS, STOP_TEXT, STOP_BAD = 0, 1, 2, 3
-#: The reasons for which `observe` stopped: all done, an unknown field.
-STOP_FIELD = 1
+#: The reasons for which `observe` stopped: all done, an unknown field, a key of another kind than in earlier rows.
+STOP_FIELD, STOP_KEY = 1, 2
 
 #: Indices into `RowPlan.flags`.
 (
@@ -61,8 +85,9 @@ STOP_FIELD = 1
     FLAG_FOLD,  # names that differ in case only are the same
     FLAG_TIME,  # unit of the time field: 0 seconds, 1 milliseconds, 2 microseconds, 3 text
     FLAG_WHOLE,  # a row that lacks a field which rows before it had is refused
-) = range(8)
-FLAGS = 8
+    FLAG_KEY,  # the table has a key, whose columns are among those of the plan
+) = range(9)
+FLAGS = 9
 
 
 class ArenaView(NamedTuple):
@@ -88,8 +113,9 @@ class RowPlan(NamedTuple):
     Columns before ``len(name_off) - 1`` are the table's, by name; those after come from the envelope's fields `slots`.
 
     `cells` has a row for each column: its token in the new and in the old image, 1 if it was found by its exact name,
-    the union of the classes seen, and 1 if a row has had it. `keys` has, of the previous row, the position, length and
-    column of each key.
+    the union of the classes seen, 1 if a row has had it, 1 if it belongs to the table's key, the kind of the values of
+    the key (`KIND_…`), and its two tokens before extended JSON was unwrapped. `keys` has, of the previous row, the
+    position, length and column of each key.
     """
 
     names: npt.NDArray[np.uint8]
@@ -101,8 +127,8 @@ class RowPlan(NamedTuple):
 
 
 #: Columns of `RowPlan.cells` and of `RowPlan.keys`.
-NEW, OLD, EXACT, MASK, HAD = range(5)
-CELLS = 5
+NEW, OLD, EXACT, MASK, HAD, KEY, KEY_KIND, RAW_NEW, RAW_OLD = range(9)
+CELLS = 9
 KEY_AT, KEY_LENGTH, KEY_COLUMN = range(3)
 
 
@@ -166,6 +192,7 @@ def _gather(tape: Any, plan: Any, row: Any, image: Any) -> None:
     columns = len(plan.name_off) - 1
     for column in range(columns):
         plan.cells[column, image] = -1
+        plan.cells[column, RAW_NEW + image] = -1
         plan.cells[column, EXACT] = 0
     if row < 0:
         return
@@ -181,8 +208,11 @@ def _gather(tape: Any, plan: Any, row: Any, image: Any) -> None:
             if code & 1:
                 plan.cells[column, EXACT] = 1
             if (code & 1) == 1 or plan.cells[column, EXACT] == 0:
-                plan.cells[column, image] = extended(tape, value) if mongo else value
-        key = np.int64(tape.tok[value, NEXT])
+                plan.cells[column, RAW_NEW + image] = value
+                if mongo:
+                    _, value = extended_form(tape, value)
+                plan.cells[column, image] = value
+        key = np.int64(tape.tok[key + 1, NEXT])
         position += 1
 
 
@@ -244,7 +274,7 @@ def _images(tape: Any, plan: Any, action: Any, after: Any, before: Any) -> Any:
 
 
 @inlined
-def _cell(tape: Any, plan: Any, column: Any, op: Any) -> Any:
+def _cell(tape: Any, plan: Any, column: Any, op: Any, key_only: Any) -> Any:
     """Return (error, token) of a table's column in the image of a row of kind `op`."""
     old = op == _MINUS_U or op == _MINUS_D
     token = plan.cells[column, OLD if old else NEW]
@@ -263,27 +293,93 @@ def _cell(tape: Any, plan: Any, column: Any, op: Any) -> Any:
     if plan.flags[FLAG_WHOLE] == 1:
         if token >= 0:
             plan.cells[column, HAD] = 1
-        elif plan.cells[column, HAD] == 1 and (op != _MINUS_D or plan.flags[FLAG_BEFORE_OPTIONAL] == 0):
+        elif (
+            plan.cells[column, HAD] == 1 and key_only == 0 and (op != _MINUS_D or plan.flags[FLAG_BEFORE_OPTIONAL] == 0)
+        ):
             return PARTIAL, token
     return OK, token
+
+
+@helper
+def _key_kind(tape: Any, token: Any, mongo: Any) -> Any:
+    """Return the kind of a value of the key. Values of different kinds are different keys, also with equal texts."""
+    form = FORM_NONE
+    if mongo:
+        form, _ = extended_form(tape, token)
+    if form == FORM_INTEGER or form == FORM_DOUBLE or form == FORM_DECIMAL:
+        return KIND_NUMBER
+    if form != FORM_NONE and form != FORM_DATE and form != FORM_BINARY:
+        return KIND_FORMS + form
+    seen = _class(tape, token, mongo)
+    if seen & _SEEN_NUMBERS:
+        return KIND_NUMBER
+    if seen & SEEN_TEXT:
+        return KIND_TEXT
+    if seen & SEEN_BOOL:
+        return KIND_BOOL
+    if seen & SEEN_NESTED:
+        return KIND_NESTED
+    if seen & SEEN_DATE:
+        return KIND_DATE
+    return KIND_BYTES if seen & SEEN_BYTES else 0
+
+
+@helper
+def _as_text(tape: Any, token: Any, raw: Any, kind: Any) -> Any:
+    """Return the token whose text a column of texts gets, for a value of extended JSON that was unwrapped to `token`.
+
+    A moment and bytes keep their form there: without it, their digits and letters would say nothing of what they are.
+    """
+    if kind == K_BYTES or kind == K_TIME or raw < 0 or tape.tok[raw, KIND] != OBJECT:
+        return token
+    form, _ = extended_form(tape, raw)
+    return np.int64(raw) if form == FORM_DATE or form == FORM_BINARY else token
+
+
+@inlined
+def _raw(plan: Any, column: Any, op: Any) -> Any:
+    """Return the token of a column's value before extended JSON was unwrapped."""
+    return plan.cells[column, RAW_OLD if op == _MINUS_U or op == _MINUS_D else RAW_NEW]
+
+
+@inlined
+def _check_key(tape: Any, plan: Any, token: Any, column: Any, op: Any, valid: Any) -> Any:
+    """Check the value of a key column that was written: `NO_KEY` without a value, `KEY_TYPE` for another kind."""
+    if valid == 0:
+        return NO_KEY
+    mongo = plan.flags[FLAG_EXTENDED] == 1
+    if mongo:
+        token = _raw(plan, column, op)
+    kind = _key_kind(tape, token, mongo)
+    if plan.cells[column, KEY_KIND] == 0:
+        plan.cells[column, KEY_KIND] = kind
+    return OK if plan.cells[column, KEY_KIND] == kind else KEY_TYPE
 
 
 @inlined
 def _change(tape: Any, plan: Any, a: Any, messages: Any, message: Any, after: Any, before: Any, part: Any) -> Any:
     """Write the rows of one change. Returns 0, `FULL`, or an error."""
+    key_only = messages.info[message, KEY_ONLY]
+    if key_only == 1 and plan.flags[FLAG_KEY] == 0:
+        return NO_KEY
     status, op, last = _images(tape, plan, messages.info[message, ACTION], after, before)
     if status != OK:
         return status
     columns = len(plan.name_off) - 1
+    mongo = plan.flags[FLAG_EXTENDED] == 1
     while op <= last:
         row = a.counters[ROWS]
         for column in range(columns + len(plan.slots)):
             if column < columns:
-                status, token = _cell(tape, plan, column, op)
+                status, token = _cell(tape, plan, column, op, key_only)
             else:
                 token = np.int64(messages.found[message, plan.slots[column - columns]])
+            if mongo and column < columns and token >= 0 and a.col[column, C_KIND] >= K_TEXT:
+                token = _as_text(tape, token, _raw(plan, column, op), a.col[column, C_KIND])
             if status == OK:
                 status = put_cell(tape, token, a, column, row)
+                if status == OK and column < columns and plan.cells[column, KEY] == 1:
+                    status = _check_key(tape, plan, token, column, op, a.valid[column, row])
             if status != OK:
                 a.counters[ERROR_COLUMN] = column
                 return status
@@ -351,6 +447,11 @@ def decode_rows(tape: Any, plan: Any, a: Any, messages: Any, seqs: Any, wanted: 
 # Classes of values, for inference; a column's mask is the union of the observed classes.
 SEEN_NULL, SEEN_BOOL, SEEN_SMALL, SEEN_INT64, SEEN_BIG, SEEN_DOUBLE = 1, 2, 4, 8, 16, 32
 SEEN_EXACT, SEEN_TEXT, SEEN_NESTED, SEEN_DATE, SEEN_BYTES = 64, 128, 256, 512, 1024
+_SEEN_NUMBERS = SEEN_SMALL | SEEN_INT64 | SEEN_BIG | SEEN_DOUBLE | SEEN_EXACT
+
+#: Kinds of values of a key; from `KIND_FORMS` on those of extended JSON that are texts, such as object ids.
+KIND_NUMBER, KIND_TEXT, KIND_BOOL, KIND_NESTED, KIND_DATE, KIND_BYTES = range(1, 7)
+KIND_FORMS = 16
 
 
 @helper
@@ -368,22 +469,18 @@ def _class(tape: Any, token: Any, mongo: Any) -> Any:
     kind = tape.tok[token, KIND]
     at = np.int64(tape.tok[token, AT])
     end = np.int64(tape.tok[token, END])
-    if mongo and kind == OBJECT:
-        inner = extended(tape, token)
-        if inner != token:
-            # The second letter of the key identifies the type: $date, $binary, $oid, $numberLong …
-            letter = tape.data[tape.tok[token + 1, AT] + 1]
-            if letter == 100:
-                return SEEN_DATE
-            if letter == 98:
-                return SEEN_BYTES
-            if letter == 110:
-                last = tape.data[np.int64(tape.tok[token + 1, END]) - 1]
-                if last == 103 or last == 116:
-                    return SEEN_INT64
-                # $numberDouble ends in e, $numberDecimal in l
-                return SEEN_DOUBLE if last == 101 else SEEN_TEXT
-            return SEEN_TEXT if tape.tok[inner, KIND] != OBJECT else SEEN_NESTED
+    if mongo:
+        form, token = extended_form(tape, token)
+        if form == FORM_DATE:
+            return SEEN_DATE
+        if form == FORM_BINARY:
+            return SEEN_BYTES
+        if form == FORM_INTEGER:
+            return SEEN_INT64
+        if form == FORM_DOUBLE:
+            return SEEN_DOUBLE
+        if form != FORM_NONE:
+            return SEEN_TEXT
     if kind == NULL:
         return SEEN_NULL
     if kind == TRUE or kind == FALSE:
@@ -414,6 +511,27 @@ def _class(tape: Any, token: Any, mongo: Any) -> Any:
             return SEEN_INT64
         return SEEN_BIG if digits <= 38 else SEEN_EXACT
     return SEEN_DOUBLE if digits <= 15 else SEEN_EXACT
+
+
+@helper
+def _keeps_kind(tape: Any, plan: Any, row: Any) -> Any:
+    """Return False if a value of the row's key is of another kind than those of the rows before it."""
+    key = row + 1
+    last = np.int64(tape.tok[row, NEXT])
+    position = 0
+    mongo = plan.flags[FLAG_EXTENDED] == 1
+    while key < last:
+        value = key + 1
+        code = _find_column(tape, plan, key, position)
+        if code >= 0 and plan.cells[code >> 1, KEY] == 1:
+            kind = _key_kind(tape, value, mongo)
+            if plan.cells[code >> 1, KEY_KIND] == 0:
+                plan.cells[code >> 1, KEY_KIND] = kind
+            if kind != 0 and plan.cells[code >> 1, KEY_KIND] != kind:
+                return False
+        key = np.int64(tape.tok[value, NEXT])
+        position += 1
+    return True
 
 
 @helper
@@ -451,6 +569,8 @@ def observe(tape: Any, plan: Any, messages: Any, wanted: Any, first: Any) -> Any
                 row = token + 1
             while row < last:
                 if tape.tok[row, KIND] == OBJECT:
+                    if plan.flags[FLAG_KEY] == 1 and not _keeps_kind(tape, plan, row):
+                        return STOP_KEY, i, np.int64(-1)
                     key = _observe_row(tape, plan, row)
                     if key >= 0:
                         return STOP_FIELD, i, key

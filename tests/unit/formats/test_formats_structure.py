@@ -288,6 +288,6 @@ def test_a_statement_about_a_whole_database_has_no_table() -> None:
 
 def test_a_scan_that_does_not_advance_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next fault of this kind ends with an error that names the message."""
-    monkeypatch.setattr(KnownTables, "add", lambda *_: None)
+    monkeypatch.setattr(KnownTables, "add", lambda *_, **__: None)
     with at_once(), pytest.raises(RuntimeError, match="topic/3@1: its table does not become known"):
         decoder("ogg-json").decode(batch([MESSAGES["ogg-json"][0]]))

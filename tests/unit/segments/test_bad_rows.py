@@ -48,6 +48,31 @@ def test_a_bad_row_that_goes_is_the_deletion_of_its_key_where_rows_are_updated(
     assert {int(place): SYMBOLS[made[place]] for place in np.flatnonzero(kept)} == becomes
 
 
+@pytest.mark.parametrize(
+    ("records", "wanted", "becomes"),
+    [
+        (BadRecords(upsert=True), "110110", {0: "+I", 1: "-D", 3: "-U", 4: "+U"}),
+        (BadRecords(upsert=True, partial=True), "110110", {0: "+I", 1: "-D", 3: "-U", 4: "+U", 5: "-D"}),
+        (BadRecords(upsert=True, partial=True), "001000", {0: "-D", 2: "+I", 4: "-D", 5: "-D"}),
+        (BadRecords(upsert=True, partial=True, keeps_unwanted=True), "001000", {2: "+I"}),
+        (BadRecords(partial=True), "001000", {2: "+I"}),
+    ],
+)
+def test_a_row_that_a_filter_does_not_want_deletes_its_key_where_nothing_shows_the_row_before_it(
+    records: BadRecords, wanted: str, becomes: dict[int, str]
+) -> None:
+    keep, bad = np.array([text == "1" for text in wanted]), np.zeros(len(OPS), np.bool_)
+    made, kept = judged(OPS, np.arange(len(OPS)), keep, bad, records)
+    assert {int(place): SYMBOLS[made[place]] for place in np.flatnonzero(kept)} == becomes
+
+
+def test_an_update_without_the_row_before_it_that_leaves_the_filter_deletes_its_key() -> None:
+    alone = np.array([RowKind.UPDATE_AFTER, RowKind.DELETE], np.int8)
+    no, bad = np.zeros(2, np.bool_), np.zeros(2, np.bool_)
+    made, kept = judged(alone, np.arange(2), no, bad, BadRecords(upsert=True, partial=True))
+    assert (kept.tolist(), [SYMBOLS[op] for op in made]) == ([True, True], ["-D", "-D"])
+
+
 @pytest.mark.parametrize(("kind", "becomes"), [("backfill", ["+I", "-D", "-D"]), ("snapshot", ["+I", "-D"])])
 def test_a_bad_row_that_is_read_again_leaves_no_older_one_behind(kind: str, becomes: list[str]) -> None:
     """A backfill's rows may be there as they were before; those of a snapshot are appended."""

@@ -29,6 +29,7 @@ from raycdc.segments.reading import stored_names, viewed
 from raycdc.transform import PlainResolver, ResolvedTransform, TransformedTables, TransformUse
 from raycdc.transform.resolved import Uses
 from raycdc.transform.tables import transformed_changes
+from raycdc.transform.target_rules import TargetRules
 
 ORDERS = TableId("shop", "orders")
 INT, BIG, TEXT = (LogicalType(kind) for kind in (TypeKind.INT32, TypeKind.INT64, TypeKind.STRING))
@@ -127,6 +128,51 @@ def test_a_projection_that_the_columns_do_not_allow_is_refused(
         resolved(projection, **options)
 
 
+@pytest.mark.parametrize(
+    ("use", "options", "text"),
+    [
+        (
+            TransformUse(),
+            {"filter": "qty > 1"},
+            "filter: whether a changelog has a deletion or an update depends on the",
+        ),
+        (TransformUse(upsert=True), {"on_delete": "soft"}, 'on_delete = "soft" keeps the deleted row'),
+        (TransformUse(upsert=True), {"filter": "qty > 1"}, ""),
+        (TransformUse(), {"filter": "id > 1"}, ""),
+    ],
+)
+def test_a_transform_that_needs_the_row_before_a_change_is_refused_where_changes_lack_it(
+    use: TransformUse, options: dict[str, Any], text: str
+) -> None:
+    class Filtering(PlainResolver):
+        def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+            return replace(super().resolve(table, replace(transform, filter=""), schema, place), transform=transform)
+
+    transforms = Transforms((Transform(table="shop.orders", **options),))
+    rules = TargetRules(transforms=transforms, upsert=use.upsert)
+    assert bool(rules.needs_row_before(ORDERS, ("id",))) == bool(text)
+    assert not replace(rules, keeps_rows=True).needs_row_before(ORDERS, ("id",))
+    assert TransformedTables(transforms, Filtering(), use).resolved(ORDERS, SCHEMA) is not None
+    why = "json has no row before a change"
+    lacking = TransformedTables(transforms, Filtering(), replace(use, why_key_only=why))
+    if not text:
+        assert lacking.resolved(ORDERS, SCHEMA) is not None
+        return
+    wanted = rf"^transform\[0\]: shop\.orders: {text}.*, which a change may lack, because {why}\. With source.changelog"
+    with pytest.raises(ConfigError, match=wanted):
+        lacking.resolved(ORDERS, SCHEMA)
+
+
+def test_a_filter_cannot_be_combined_with_an_order_in_which_nothing_is_deleted() -> None:
+    class Filtering(PlainResolver):
+        def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+            return replace(super().resolve(table, replace(transform, filter=""), schema, place), transform=transform)
+
+    transforms = Transforms((Transform(table="shop.orders", filter="qty > 1"),))
+    with pytest.raises(ConfigError, match=r"with source\.order_by nothing is deleted, so a row whose newer version"):
+        TransformedTables(transforms, Filtering(), TransformUse(upsert=True, order_by="qty")).resolved(ORDERS, SCHEMA)
+
+
 def test_what_needs_spark_is_refused_without_it() -> None:
     with pytest.raises(ConfigError, match=r"transform\[0\]: Spark computes .* without --local"):
         resolved("*, qty + 1 AS more")
@@ -164,7 +210,7 @@ def test_rows_left_out_that_cannot_be_deletions_of_their_keys_are_refused(
     with pytest.raises(ConfigError, match=rf"^transform\[0\]: shop\.orders: .*{text}.*on_bad_record = .fail.\.$"):
         TransformedTables(transforms, Filtering(), use).resolved(ORDERS, SCHEMA)
     strict = replace(use, leaves_out=False)
-    TransformedTables(transforms, Filtering(), strict).resolved(ORDERS, SCHEMA)
+    TransformedTables(transforms, Filtering(), replace(strict, order_by="")).resolved(ORDERS, SCHEMA)
 
     def looking_up(*, drop: bool) -> Transforms:
         added = (LookupColumn("name", "user_name", TEXT),)

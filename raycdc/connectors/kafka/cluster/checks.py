@@ -7,7 +7,7 @@ They change nothing. Each finding is one `CheckResult`; an exception is raised o
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -30,8 +30,9 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode
 from raycdc.connectors.kafka.reading.messages import gather
 from raycdc.connectors.kafka.reading.partition_reader import FETCH_WAIT_S, NO_GROUP
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.errors import DataError, RaycdcError
+from raycdc.errors import DataError, RaycdcError, SourceError
 from raycdc.formats.api import BadMessage, ChangeItem, Decoded, FormatDecoder, MessageBatch, RowsItem
+from raycdc.formats.json.dialect import JsonDialect, parsed
 from raycdc.model import TableId, TableSchema
 
 #: The number of partitions of a topic that are sampled, and the number of offsets before their ends.
@@ -61,7 +62,14 @@ def check_source(
     readable = [topic for topic in topics if topic.name not in denied]
     if readable:
         findings.append(_start(config, cluster, readable, states, now_ms=now_ms))
-    decoded = {topic.name: _decode(config, _last_messages(config, cluster, topic)) for topic in readable}
+    messages = {topic.name: _last_messages(config, cluster, topic) for topic in readable}
+    decoded = {name: _decode(config, batches) for name, batches in messages.items()}
+    compacted = cluster.compacted(messages)
+    findings += [
+        finding
+        for name in sorted(compacted)
+        for finding in unread_tombstones(config, name, messages[name], _schemas(decoded[name]))
+    ]
     findings += [_format(config, name, parts) for name, parts in decoded.items()]
     return findings, sorted({table for parts in decoded.values() for table in _schemas(parts)})
 
@@ -122,6 +130,69 @@ def _missing(config: KafkaSourceConfig, name: str) -> CheckResult:
         "Create it, or correct source.topics; topics that come later are found by source.topic_pattern.",
     )
 
+
+# -- compaction
+
+
+def keyless_rows(config: KafkaSourceConfig, topic: str) -> str:
+    """Return why no tombstone of a topic can be read if the topic is compacted; empty if some may be."""
+    opened = open_format(config.format)
+    if not isinstance(opened, JsonDialect) or not opened.spec.whole_row:
+        return ""
+    table = opened.table_id("", "", "", topic)
+    given = opened.options.schema_of(str(table))
+    if given is not None and given.primary_key:
+        return ""
+    return (
+        f"Topic {topic} is compacted (cleanup.policy), so that a row is deleted by a tombstone, which has only the "
+        f"row's key; but the format gives {table} no PRIMARY KEY, and deleted rows would stay."
+    )
+
+
+def require_readable_tombstones(config: KafkaSourceConfig, cluster: KafkaCluster, topics: Sequence[KafkaTopic]) -> None:
+    """Raise `SourceError` for a compacted topic of which no tombstone can be read, whatever messages it has."""
+    keyless = {topic.name: why for topic in topics if (why := keyless_rows(config, topic.name))}
+    for name in sorted(cluster.compacted(keyless) if keyless else ()):
+        raise SourceError(f"{keyless[name]} {_DECLARE_KEY}")
+
+
+def unread_tombstones(
+    config: KafkaSourceConfig,
+    topic: str,
+    messages: Mapping[int, Sequence[MessageBatch]],
+    schemas: Mapping[TableId, TableSchema],
+) -> list[CheckResult]:
+    """Return the finding about a compacted topic whose tombstones delete no row, judged by its last `messages`."""
+    if why := keyless_rows(config, topic):
+        return [CheckResult("compaction", why, _DECLARE_KEY)]
+    keyless = sorted(str(table) for table, schema in schemas.items() if not schema.primary_key)
+    if keyless:
+        why = f"its messages name no key of {_some(keyless)}"
+    else:
+        keys = [
+            key for batches in messages.values() for batch in batches if batch.keys for key in batch.keys.to_pylist()
+        ]
+        names = {name for schema in schemas.values() for name in schema.primary_key}
+        if not schemas or any(_names_a_key(key, names) for key in keys):
+            return []
+        why = f"the keys of its messages are no JSON objects with the key columns ({', '.join(sorted(names))})"
+    text = (
+        f"Topic {topic} is compacted (cleanup.policy), so that a delete may be left as a tombstone, which has only the "
+        f"row's key; but {why}, and deleted rows would stay."
+    )
+    return [CheckResult("compaction", text, _DECLARE_KEY)]
+
+
+def _names_a_key(key: bytes | None, names: Collection[str]) -> bool:
+    found = parsed(key)
+    fields = found.get("payload") if "schema" in found else found
+    return isinstance(fields, dict) and bool(names) and ({"_id"} == set(names) or set(fields) >= set(names))
+
+
+_DECLARE_KEY = (
+    "Give the table's columns with a PRIMARY KEY in source.format, and have the producer write keys as JSON objects; "
+    "or read a topic that is not compacted."
+)
 
 # -- permissions
 

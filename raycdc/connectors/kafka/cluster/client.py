@@ -160,11 +160,21 @@ class KafkaCluster:
         offsets = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        """Return the topics of which only the last message of each key stays, as far as the account may see it."""
+        settings = self._settings(topics)
+        return {name for name, found in settings.items() if "compact" in ((found or {}).get("cleanup.policy") or "")}
+
     def retention_ms(self, topics: Iterable[str]) -> dict[str, int | None]:
         """Return how long each topic keeps its messages (-1: for ever).
 
         The time is None if the topic deletes by size, or if the account may not read the setting.
         """
+        settings = self._settings(topics)
+        return {name: None if found is None else _retention_ms(found) for name, found in settings.items()}
+
+    def _settings(self, topics: Iterable[str]) -> dict[str, dict[str, str | None] | None]:
+        """Return the settings of each topic; None if the account may not read them."""
         asked = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(topics)}
         try:
             futures = self._ask(lambda: self._admin.describe_configs([*asked.values()]))
@@ -173,9 +183,7 @@ class KafkaCluster:
             raise
         except SourceError:
             return dict.fromkeys(asked)
-        return {
-            name: _retention_ms({key: entry.value for key, entry in found.items()}) for name, found in options.items()
-        }
+        return {name: {key: entry.value for key, entry in found.items()} for name, found in options.items()}
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offsets that the consumer group has committed. Partitions without one are left out."""

@@ -126,6 +126,12 @@ def conform(
     if batch.schema.equals(wanted):
         return batch
     present = {name: index for index, name in enumerate(batch.schema.names)}
+    if keyless := [name for name in schema.primary_key if name not in present]:
+        raise SchemaError(
+            f"{table}: rows lack column {keyless[0]!r} of the key ({', '.join(schema.primary_key)}), so that all of "
+            "them would be one row of the target. Have the producer write it, or give the table's columns with another "
+            "PRIMARY KEY in source.format."
+        )
     arrays = []
     given = [column for column in schema.columns if mysql_fold(column.name) not in without and not column.masked]
     defaults = {column.name: column.default for column in given if column.default is not None}

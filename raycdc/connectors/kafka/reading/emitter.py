@@ -167,7 +167,8 @@ class KafkaRecordEmitter:
         decoder_state = state.state.decoder
         if batch.decoded is not None:
             self._emit_items(batch, batch.decoded, output)
-            if not decoder_state or any(isinstance(item, ChangeItem) for item in batch.decoded.items):
+            changed = batch.decoded.state_changed or any(isinstance(item, ChangeItem) for item in batch.decoded.items)
+            if changed or not decoder_state:
                 decoder_state = DecoderState.from_json(state.decoder.snapshot_state())
         fetched = batch.fetched
         if fetched.next_offset > state.state.offset:
@@ -181,6 +182,8 @@ class KafkaRecordEmitter:
             if isinstance(item, ChangeItem):
                 self._empty(item, batch, batch.judged.emptied[number], output)
                 continue
+            if item.table in decoded.key_only:
+                self._require_key_enough(item.table, item.schema, split_id)
             self._collect(output, item.table, item.batch, split_id, without=batch.judged.without[number])
         if decoded.bad and self._settings.dead_letters:
             rejected = dead_letters(decoded.bad, now_ms=self._wall_ms(), hide=self._settings.masks_values)
@@ -188,6 +191,11 @@ class KafkaRecordEmitter:
         self.bad += len(decoded.bad)
         if decoded.failure is not None:
             raise decoded.failure
+
+    def _require_key_enough(self, table: TableId, schema: TableSchema, split_id: str) -> None:
+        """Raise `DataError` if a target needs more of a deleted row than the key that a tombstone has."""
+        if why := self._settings.rules.needs_row_before(table, schema.primary_key):
+            raise DataError(f"{table}: partition {split_id} has a tombstone without the delete before it. {why}")
 
     def _empty(self, item: ChangeItem, held: BufferedBatch, events: Sequence[Emptied], output: ReaderOutput) -> None:
         """Emit the truncation of each table that a DDL message empties: a ``T`` row, and the event for the manifest."""

@@ -21,6 +21,7 @@ from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.source.reader.fetcher_manager import FetcherManager
 from raycdc.state.opaque import SealedSplit
 from raycdc.transform.masks import Masking
+from raycdc.transform.target_rules import TargetRules
 
 #: The fetchers of one reader: each is a `KafkaPartitionReader` in its own thread, or a simulation of one.
 PartitionFetchers = FetcherManager[PartitionStart, PartitionRecords]
@@ -36,6 +37,8 @@ class KafkaReaderSettings:
     #: If masks hide values, messages that cannot be decoded must not be shown or stored.
     masking: Masking = field(default_factory=Masking)
     order_by: str | None = None
+    #: The rules of targets, some of which need more of a deleted row than its key.
+    rules: TargetRules = field(default_factory=TargetRules)
     #: The interpreter of DDL messages.
     statements: DdlMessages = field(default_factory=DdlMessages)
 

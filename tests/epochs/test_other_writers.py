@@ -98,6 +98,15 @@ LOSES = (
     "CREATE FUNCTION shop.lose() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
     "CREATE TRIGGER loses BEFORE DELETE ON shop.items FOR EACH ROW EXECUTE FUNCTION shop.lose()",
 )
+WRITE = "CREATE FUNCTION shop.write() RETURNS trigger LANGUAGE plpgsql AS "
+WRITES_AFTER = (
+    f"{WRITE} 'BEGIN UPDATE shop.\"items\" SET qty = 0 WHERE id = NEW.id AND qty <> 0; RETURN NULL; END'",
+    "CREATE TRIGGER writes AFTER INSERT OR UPDATE ON shop.items FOR EACH ROW EXECUTE FUNCTION shop.write()",
+)
+WRITES_BY_NAME = (
+    f"{WRITE} 'BEGIN EXECUTE format(''UPDATE shop.%I SET qty = 0 WHERE qty <> 0'', TG_TABLE_NAME); RETURN NULL; END'",
+    "CREATE TRIGGER writes AFTER INSERT OR UPDATE ON shop.items FOR EACH STATEMENT EXECUTE FUNCTION shop.write()",
+)
 COMPUTED = "ALTER TABLE shop.items DROP COLUMN qty, ADD COLUMN qty int GENERATED ALWAYS AS (id + 1) STORED"
 REFERS = (
     "CREATE TABLE shop.other (id int PRIMARY KEY)",
@@ -253,6 +262,56 @@ TABLE: Mapping[str, Mapping[str, tuple[Deed, Reaction]]] = {
             Parked(VALUE, "smallint out of range", DROP),
         ),
         "makes a column wider": (sql("ALTER TABLE shop.items ALTER qty TYPE numeric(30,0)"), HARMLESS),
+        "makes a column round": (
+            undone(
+                ("ALTER TABLE shop.items ALTER qty TYPE numeric(30,-1)",),
+                ("ALTER TABLE shop.items ALTER qty TYPE int",),
+            ),
+            Parked(TOUCHED, r"column qty as numeric\(30,-1\), and the pipeline made it integer", UNDO, quiet=True),
+        ),
+        "makes a column inexact": (
+            undone(("ALTER TABLE shop.items ALTER qty TYPE real",), ("ALTER TABLE shop.items ALTER qty TYPE int",)),
+            Parked(TOUCHED, "column qty as real, and the pipeline made it integer", UNDO, quiet=True),
+        ),
+        "makes a column pad": (
+            undone(
+                ("ALTER TABLE shop.items ALTER name TYPE char(20)",), ("ALTER TABLE shop.items ALTER name TYPE text",)
+            ),
+            Parked(TOUCHED, r"column name as character\(20\), and the pipeline made it text", UNDO, quiet=True),
+        ),
+        "makes a column cut": (
+            undone(
+                ("ALTER TABLE shop.items ALTER name TYPE varchar(40)",),
+                ("ALTER TABLE shop.items ALTER name TYPE text",),
+            ),
+            Parked(TOUCHED, r"column name as character varying\(40\)", UNDO, quiet=True),
+        ),
+        "drops the key": (
+            undone(
+                ("ALTER TABLE shop.items DROP CONSTRAINT items_pkey",), ("ALTER TABLE shop.items ADD PRIMARY KEY (id)",)
+            ),
+            Parked(TOUCHED, r"has no primary key or unique index on \(id\)", UNDO, quiet=True),
+        ),
+        "adds a trigger after the row that writes to the table": (
+            undone(WRITES_AFTER, ("DROP TRIGGER writes ON shop.items", "DROP FUNCTION shop.write()")),
+            Parked(TOUCHED, r"has a trigger \(writes\) whose function writes to the table itself", UNDO, quiet=True),
+        ),
+        "adds a trigger after the statement that writes to the table": (
+            undone(WRITES_BY_NAME, ("DROP TRIGGER writes ON shop.items", "DROP FUNCTION shop.write()")),
+            Parked(TOUCHED, r"has a trigger \(writes\) whose function writes to the table itself", UNDO, quiet=True),
+        ),
+        "adds a trigger after the row that writes elsewhere": (
+            sql(
+                "CREATE TABLE shop.audit (what text)",
+                f"{WRITE} 'BEGIN INSERT INTO shop.audit VALUES (''update items''); RETURN NULL; END'",
+                "CREATE TRIGGER writes AFTER INSERT OR UPDATE ON shop.items FOR EACH ROW EXECUTE FUNCTION shop.write()",
+            ),
+            HARMLESS,
+        ),
+        "has row-level security that does not apply to its owner": (
+            sql("ALTER TABLE shop.items ENABLE ROW LEVEL SECURITY"),
+            HARMLESS,
+        ),
         "adds a CHECK that rows break": (
             undone(
                 ("ALTER TABLE shop.items ADD CONSTRAINT theirs CHECK (qty < 1000)",),
@@ -372,6 +431,20 @@ TABLE: Mapping[str, Mapping[str, tuple[Deed, Reaction]]] = {
             Parked(VALUE, "Out of range", DROP),
         ),
         "makes a column wider": (sql("ALTER TABLE shop.items MODIFY qty decimal(30,0)"), HARMLESS),
+        "makes a column inexact": (
+            undone(("ALTER TABLE shop.items MODIFY qty float",), ("ALTER TABLE shop.items MODIFY qty int",)),
+            Parked(TOUCHED, "column qty as float, and the pipeline made it int", UNDO, quiet=True),
+        ),
+        "makes a column cut": (
+            undone(
+                ("ALTER TABLE shop.items MODIFY name varchar(40)",), ("ALTER TABLE shop.items MODIFY name longtext",)
+            ),
+            Parked(TOUCHED, r"column name as varchar\(40\), and the pipeline made it longtext", UNDO, quiet=True),
+        ),
+        "drops the key": (
+            undone(("ALTER TABLE shop.items DROP PRIMARY KEY",), ("ALTER TABLE shop.items ADD PRIMARY KEY (id)",)),
+            Parked(TOUCHED, r"has no primary key or unique index on \(id\)", UNDO, quiet=True),
+        ),
         "adds a CHECK that rows break": (
             undone(
                 ("ALTER TABLE shop.items ADD CONSTRAINT theirs CHECK (qty < 1000)",),

@@ -199,10 +199,11 @@ class JdbcTables(Protocol):
         This requires that the table has no column besides `columns`, and that no foreign key refers to it.
         """
 
-    def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
+    def untouched(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> str | None:
         """Return the table's identity like `there`.
 
-        Raises `TargetModifiedError` if a change by others would lose or change rows.
+        `columns` are those that the target was given, and `key` is the key by which rows are found. Raises
+        `TargetModifiedError` if a change by others would lose, change or merge rows.
         """
 
     def alter(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str], marker: str) -> None:

@@ -21,7 +21,7 @@ from raycdc.sinks.jdbc.database import JdbcDatabase, Made
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import mysql_type
-from raycdc.sinks.jdbc.unsupported_features import check_mysql, inspect_mysql_table
+from raycdc.sinks.jdbc.unsupported_features import TableRequirements, UnsupportedFeature, column_type, mysql_unsupported
 
 #: Collations that distinguish all texts, including trailing spaces. A server has one of them or none.
 EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
@@ -103,7 +103,7 @@ class MySqlTables:
         self._change(f"DROP TABLE {old}")
 
     def require_adoptable(self, target: TableId) -> None:
-        _, unsupported = inspect_mysql_table(self._rows, target, ())
+        _, unsupported = self._unsupported(target, TableRequirements({}, (), adopts=True))
         if unsupported is not None:
             raise unsupported.taken(target, str(self._database.address))
 
@@ -119,14 +119,9 @@ class MySqlTables:
                     f"{target}: column {column.name} is {have} in the table that exists in {self._database.address}, "
                     f"and its values need {wanted}. Change its type, or choose another target."
                 )
-        check_mysql(
-            self._rows,
-            target,
-            columns,
-            key,
-            exact=(best_collation(self._statements), *EXACT),
-            where=str(self._database.address),
-        )
+        _, unsupported = self._unsupported(target, TableRequirements(_made(columns, key), key, adopts=True))
+        if unsupported is not None:
+            raise unsupported.taken(target, str(self._database.address))
         comment = self._comment(target) or ""
         if not _identity(comment):
             missing.append(_comment(comment))
@@ -142,8 +137,11 @@ class MySqlTables:
             return False
         return {mysql_fold(name) for name in self._types(target)} <= {mysql_fold(column.name) for column in columns}
 
-    def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
-        comment, unsupported = inspect_mysql_table(self._rows, target, [column.name for column in columns])
+    def _unsupported(self, target: TableId, demands: TableRequirements) -> tuple[str | None, UnsupportedFeature | None]:
+        return mysql_unsupported(self._rows, target, demands, exact=lambda: (best_collation(self._statements), *EXACT))
+
+    def untouched(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> str | None:
+        comment, unsupported = self._unsupported(target, TableRequirements(_made(columns, key), key))
         if unsupported is not None:
             raise unsupported.modified_error(target, str(self._database.address))
         return _identity(comment)
@@ -224,10 +222,12 @@ class MySqlTables:
             target.db,
             target.table,
         )
-        return {
-            name: kind if kind == "tinyint(1)" else re.sub(r"^((?:tiny|small|big)?int)\(\d+\)", r"\1", kind)
-            for name, kind in rows
-        }
+        return {name: column_type(kind) for name, kind in rows}
+
+
+def _made(columns: Sequence[Column], key: Sequence[str]) -> dict[str, str]:
+    """Return the types that the columns of a target with this `key` were given, by name."""
+    return {column.name: mysql_type(column.type, key=column.name in key) for column in columns}
 
 
 def _marker(comment: str | None) -> str | None:

@@ -12,7 +12,7 @@ from raycdc.sinks.jdbc.database import Made
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import postgres_type
-from raycdc.sinks.jdbc.unsupported_features import check_postgres, inspect_postgres_table
+from raycdc.sinks.jdbc.unsupported_features import TableRequirements, postgres_unsupported
 
 #: How long a change of a table's schema waits for other sessions that use the table.
 CHANGE_LOCK_TIMEOUT_S = 2
@@ -66,7 +66,8 @@ class PostgresTables:
         self._run(f"CREATE TABLE {quote(target.db, target.table)} ({', '.join(parts)})")
 
     def require_adoptable(self, target: TableId) -> None:
-        _, unsupported = inspect_postgres_table(self._rows, quote(target.db, target.table), ())
+        demands = TableRequirements({}, (), adopts=True)
+        _, unsupported = postgres_unsupported(self._rows, quote(target.db, target.table), demands)
         if unsupported is not None:
             raise unsupported.taken(target, str(self._address))
 
@@ -87,8 +88,10 @@ class PostgresTables:
                     f"{target}: column {column.name} is {have} in the table that exists in {self._address}, and its "
                     f"values need {wanted}. Change its type, or choose another target."
                 )
-        relation, where = quote(target.db, target.table), str(self._address)
-        check_postgres(self._rows, target, columns, key, relation=relation, where=where)
+        demands = TableRequirements({column.name: postgres_type(column.type) for column in columns}, key, adopts=True)
+        _, unsupported = postgres_unsupported(self._rows, quote(target.db, target.table), demands)
+        if unsupported is not None:
+            raise unsupported.taken(target, str(self._address))
 
     def is_ours_alone(self, target: TableId, columns: Sequence[Column]) -> bool:
         relation = quote(target.db, target.table)
@@ -101,9 +104,9 @@ class PostgresTables:
         )
         return {name for (name,) in rows} <= {column.name for column in columns}
 
-    def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
-        names = [column.name for column in columns]
-        identity, unsupported = inspect_postgres_table(self._rows, quote(target.db, target.table), names)
+    def untouched(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> str | None:
+        demands = TableRequirements({column.name: postgres_type(column.type) for column in columns}, key)
+        identity, unsupported = postgres_unsupported(self._rows, quote(target.db, target.table), demands)
         if unsupported is not None:
             raise unsupported.modified_error(target, str(self._address))
         return identity or None

@@ -21,10 +21,12 @@ from raycdc.errors import (
     NameRefusedError,
     ReferenceRefusedError,
     SinkError,
+    SinkUnavailableError,
     TargetDroppedError,
     TargetExistsError,
+    TargetModifiedError,
 )
-from raycdc.model import Column, TableId
+from raycdc.model import Column, TableId, TableSchema
 from raycdc.model.evolution.events import AlterColumnTypeEvent
 from raycdc.sinks.api import CommitVector, SinkContext, TableCommit
 from raycdc.sinks.api import TableCommit as Work
@@ -178,7 +180,7 @@ class JdbcSteps(Target):
     def inspect(self) -> None:
         """Raise `TargetModifiedError` if a commit to this pipeline's target would be refused."""
         if isinstance(self.read_state(), OwnTarget) and self._held is not None:
-            self._session.tables.untouched(self.name, self._held.columns)
+            untouched(self.name, self._held, self._session, upsert=self._context.upsert)
 
     def create(self, work: Work, commit_metadata: CommitMetadata) -> None:
         self._make(work, commit_metadata, instead=False)
@@ -226,6 +228,7 @@ class JdbcSteps(Target):
                 vector = replace(held.vector, generation=work.generation)
                 intent = Intent(marker, columns, key, before, planned.demands)
                 self._hold(replace(held, vector=vector, intent=intent), commit_metadata)
+            untouched(self.name, held, self._session, upsert=context.upsert)
             present = Made(held.columns, held.key, held.demands)
             self._session.tables.alter(self.name, present, planned, target_key(work, context), marker)
         after = replace(held, vector=commit_metadata.vector, columns=columns, key=key, before=before, intent=None)
@@ -260,8 +263,13 @@ class JdbcSteps(Target):
             for table in staged.merge if work.merged else ():
                 if (key := session.staging.taken(work.target, work.schema.primary_key, table.name)) is not None:
                     raise same_key(str(work.target), key, alone=len(work.merged) == 1)
-        self._put(rows, held, emptied=emptied)
-        identity = session.tables.untouched(work.target, columns)
+        try:
+            self._put(rows, held, emptied=emptied)
+        except SinkError as error:
+            if (cause := cause_of(error, self.name, held, session, upsert=self._context.upsert)) is not None:
+                raise cause from error
+            raise
+        identity = untouched(self.name, held, session, upsert=self._context.upsert)
         if identity is None or (held.identity and held.identity != identity):
             raise self.disappeared()
         self._hold(replace(held.written(commit_metadata.vector), identity=identity), commit_metadata)
@@ -373,6 +381,28 @@ def is_same(held: TargetRecord, planned: DatabasePlan, key: Sequence[str], datab
 
     demands = {p.column.name for p in planned.columns if p.origin is not None and p.origin in held.demands}
     return demands == set(planned.demands) and same_everywhere(retyped, held.columns, planned)
+
+
+def untouched(target: TableId, held: TargetRecord, session: DatabaseSession, *, upsert: bool) -> str | None:
+    """Return the table's identity. Raises `TargetModifiedError` if the table is not as `held` says (`JdbcTables`)."""
+    columns = target_columns(TableSchema(held.columns, held.key), changelog=not upsert)
+    return session.tables.untouched(target, columns, held.key if upsert else ())
+
+
+def cause_of(
+    error: SinkError, target: TableId, held: TargetRecord, session: DatabaseSession, *, upsert: bool
+) -> TargetModifiedError | None:
+    """Return the error about what others did to the table, which may be why the server refused a statement; None if the
+    table is as `held` says, or the server cannot be asked. Rolls back.
+    """
+    if isinstance(error, SinkUnavailableError):
+        return None
+    session.rollback()
+    try:
+        untouched(target, held, session, upsert=upsert)
+    except TargetModifiedError as cause:
+        return cause
+    return None
 
 
 def marker_of(app_id: str, target: TableId, epoch: int | str) -> str:

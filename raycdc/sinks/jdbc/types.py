@@ -112,6 +112,55 @@ def mysql_type(logical: LogicalType, *, key: bool) -> str:
             return _MYSQL[kind]
 
 
+def postgres_keeps(have: str, want: str) -> bool:
+    """Return True if a column of type `have` stores each value of type `want` unchanged, or rejects it with an error.
+
+    An assignment rounds, cuts and pads without an error elsewhere (the manual's "Assignment Casts", ``numeric``,
+    ``character``). Both types are spelled as by ``format_type``.
+    """
+    if have == want or (have in _POSTGRES_ANY and want in _POSTGRES_ANY[have]):
+        return True
+    have_digits, digits = _digits(have, "numeric", _POSTGRES_INTEGERS), _digits(want, "numeric", _POSTGRES_INTEGERS)
+    return digits is not None and (have == "numeric" or (have_digits is not None and have_digits >= digits))
+
+
+def mysql_keeps(have: str, want: str) -> bool:
+    """Return True if a column of type `have` stores each value of type `want` unchanged, or rejects it with an error.
+
+    The session is in strict mode, which rejects numbers out of range; but decimals and times are rounded, and spaces at
+    the end of texts are cut, without an error. Both types are spelled as by ``information_schema``.
+    """
+    if have == want or {have, want} <= _MYSQL_MOMENTS or (have, want) == ("double", "float"):
+        return True
+    longer = [re.fullmatch(r"(varchar|varbinary)\((\d+)\)", kind) for kind in (have, want)]
+    if longer[0] is not None and longer[1] is not None:
+        return longer[0][1] == longer[1][1] and int(longer[0][2]) >= int(longer[1][2])
+    have_digits, digits = _digits(have, "decimal", _MYSQL_INTEGERS), _digits(want, "decimal", _MYSQL_INTEGERS)
+    return have_digits is not None and digits is not None and have_digits >= digits
+
+
+def _digits(kind: str, decimal: str, integers: Collection[str]) -> int | None:
+    """Return the digits after the point of an exact number, which are what an assignment rounds; None for other
+    types.
+    """
+    match = re.fullmatch(rf"{decimal}\(\d+,(-?\d+)\)", kind)
+    return int(match[1]) if match else 0 if kind.removesuffix(" unsigned") in integers else None
+
+
+_POSTGRES_INTEGERS = frozenset({"smallint", "integer", "bigint"})
+_MYSQL_INTEGERS = frozenset({"tinyint(1)", "tinyint", "smallint", "mediumint", "int", "bigint"})
+#: PostgreSQL's types without a limit, and types whose values they store unchanged.
+_POSTGRES_ANY = {
+    "double precision": {"real"},
+    "text": {"json"},
+    "character varying": {"text", "json"},
+    "timestamp(6) without time zone": {"timestamp without time zone"},
+    "timestamp(6) with time zone": {"timestamp with time zone"},
+}
+#: The types that a TIMESTAMP column may have. The first only covers the years from 1970 to 2038.
+_MYSQL_MOMENTS = frozenset({"timestamp(6)", "datetime(6)"})
+
+
 def _length(logical: LogicalType) -> int:
     """Return the maximal length of a key column's values, which MySQL must know."""
     if logical.kind in (TypeKind.ENUM, TypeKind.SET):

@@ -1,26 +1,45 @@
-"""Finds features of a table with which its server would silently lose, change or duplicate written rows.
+"""Finds features of a table with which its server would silently lose, change, merge or duplicate written rows.
 
-The check is made when another writer's table is adopted, and at the end of each commit's transaction. Adding such a
-feature waits for that transaction, so a feature that could have affected the rows is found, and the rows are rolled
-back. Triggers after a row (AFTER), foreign keys and unique indexes are harmless: they reject rows with an error, or act
-on other tables.
+There is one list of demands for each server: `postgres_unsupported` and `mysql_unsupported`. It is checked when another
+writer's table is adopted (``pipeline.on_existing = "merge"``), at each start, before each change of the table's
+columns, after a refused statement, and at the end of each commit's transaction. Adding such a feature waits for that
+transaction, so a feature that could have affected the rows is found, and the rows are rolled back. Foreign keys, unique
+indexes and CHECKs are harmless, because they reject rows with an error. So are a trigger that acts on other tables
+only, and a type of which the server stores each value unchanged or rejects it (`raycdc.sinks.jdbc.types`).
 
-`check_postgres` and `check_mysql` decide if another writer's table can be adopted, so that rows are found by the
-source's key, and different rows are not silently merged. They are called with the session's `rows`, if
-``pipeline.on_existing = "merge"``. Names and types of columns are compared elsewhere.
+The functions are called with the session's `rows`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raycdc.errors import TargetExistsError, TargetModifiedError
-from raycdc.model import Column, TableId
-from raycdc.model.column_names import mysql_fold
+from raycdc.model import TableId
+from raycdc.model.column_names import Fold, mysql_fold
+from raycdc.sinks.jdbc.types import mysql_keeps, postgres_keeps
 
 Rows = Callable[..., list[tuple[Any, ...]]]
+
+#: Separators in lists that the server makes of names.
+_UNIT, _RECORD = "chr(31)", "chr(30)"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRequirements:
+    """The requirements for the columns of a target: their `types` by name, as the server spells them, and the `key`, by
+    which rows are found (empty: a changelog).
+
+    `adopts`: the table is another writer's, and nothing of this pipeline is in it yet. It must then have no other
+    unique index that merges rows. Its types are compared elsewhere.
+    """
+
+    types: Mapping[str, str]
+    key: Sequence[str]
+    adopts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,39 +66,50 @@ class UnsupportedFeature:
         return error
 
 
-def inspect_postgres_table(
-    rows: Rows, relation: str, columns: Collection[str]
+def postgres_unsupported(
+    rows: Rows, relation: str, demands: TableRequirements
 ) -> tuple[str, UnsupportedFeature | None]:
-    """Return the oid of `relation` (empty: there is no such table), and its first unsupported feature for rows with
-    `columns`.
+    """Return the oid of `relation` (empty: there is no such table), and its first unsupported feature.
 
-    It is called in each commit. It therefore first reads flags in the catalog (the manual's "pg_class"), which say that
-    a table has, or once had, such a feature, and reads the features themselves only if a flag is set.
+    It is called in each commit. It therefore reads flags in the catalog (the manual's "pg_class"), which say that a
+    table has, or once had, a feature that acts on rows, and reads the features themselves only if a flag is set.
     """
     found = rows(
-        "SELECT oid::text, relpersistence <> 'p' OR relrowsecurity OR relhasrules OR relhassubclass OR relhastriggers "
-        "OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped "
-        "AND (attgenerated <> '' OR attidentity = 'a')) FROM pg_class c WHERE oid = to_regclass($1)",
+        "SELECT oid::text, relpersistence <> 'p' OR relrowsecurity OR relhasrules OR relhassubclass OR relhastriggers, "
+        f"(SELECT string_agg(concat_ws({_UNIT}, attname, format_type(atttypid, atttypmod), "
+        "(attgenerated <> '' OR attidentity = 'a')::text, coalesce(l.collisdeterministic, true)::text), "
+        f"{_RECORD}) FROM pg_attribute a LEFT JOIN pg_collation l ON l.oid = a.attcollation "
+        "WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) FROM pg_class c WHERE oid = to_regclass($1)",
         relation,
     )
     if not found:
         return "", None
-    ((identity, maybe),) = found
-    return identity, postgres_unsupported(rows, relation, columns) if maybe else None
+    ((identity, maybe, listed),) = found
+    if maybe and (feature := _postgres_acting(rows, relation)) is not None:
+        return identity, feature
+    columns = [text.split(chr(31)) for text in (listed or "").split(chr(30)) if text]
+    made = [name for name, _, computed, _ in columns if computed == "true"]
+    if (feature := _generated(made, demands, str)) is not None:
+        return identity, feature
+    types = {name: kind for name, kind, _, _ in columns}
+    if not demands.adopts and (feature := _retyped(types, demands, postgres_keeps, str)) is not None:
+        return identity, feature
+    loose = [name for name, _, _, exact in columns if exact != "true" and name in demands.key]
+    if loose:
+        return identity, _merging(loose[0], "a nondeterministic collation")
+    return identity, _postgres_key(rows, relation, demands) if demands.key else None
 
 
-def postgres_unsupported(rows: Rows, relation: str, columns: Collection[str]) -> UnsupportedFeature | None:
-    """Return the first unsupported feature of a table, which `relation` names in SQL, for rows with these `columns`."""
-    ((persistence, hidden, rule, child, trigger, made),) = rows(
-        "SELECT relpersistence::text, row_security_active(oid), "
+def _postgres_acting(rows: Rows, relation: str) -> UnsupportedFeature | None:
+    """Return the first feature of a table that acts on written rows."""
+    ((persistence, hidden, rule, child, trigger, names),) = rows(
+        "SELECT relpersistence::text, row_security_active(c.oid), "
         "(SELECT min(rulename::text) FROM pg_rewrite WHERE ev_class = c.oid AND ev_enabled <> 'D'), "
         "(SELECT min(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r'), "
-        # The bits of tgtype: 1 means for each row, 2 means before it. Which triggers fire depends on
-        # session_replication_role.
-        "(SELECT min(tgname::text) FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal AND tgtype & 3 = 3 "
-        "AND tgenabled IN ('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END)"
-        "), (SELECT string_agg(attname::text, chr(31)) FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped "
-        "AND (attgenerated <> '' OR attidentity = 'a')) FROM pg_class c WHERE oid = to_regclass($1)",
+        # The bits of tgtype: 1 means for each row, 2 means before it.
+        f"(SELECT min(tgname::text) FROM pg_trigger WHERE {_FIRES} AND tgtype & 3 = 3), "
+        f"concat_ws({_UNIT}, n.nspname, c.relname) "
+        "FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass($1)",
         relation,
     )
     if persistence != "p":
@@ -98,31 +128,79 @@ def postgres_unsupported(rows: Rows, relation: str, columns: Collection[str]) ->
         )
     if trigger:
         return _trigger(trigger)
-    return _generated((made or "").split(chr(31)), columns)
+    others = rows(
+        "SELECT tgname::text, prosrc FROM pg_class c, pg_trigger JOIN pg_proc p ON p.oid = tgfoid "
+        f"WHERE c.oid = to_regclass($1) AND {_FIRES} AND tgtype & 3 <> 3 ORDER BY tgname",
+        relation,
+    )
+    schema, table = str(names).split(chr(31))
+    writing = next((name for name, text in others if _writes_to(str(text), schema, table)), None)
+    if writing is None:
+        return None
+    does = f"has a trigger ({writing}) whose function writes to the table itself, and so changes rows of the source"
+    return UnsupportedFeature(does, "DROP TRIGGER, or let its function write to other tables only")
 
 
-def inspect_mysql_table(
-    rows: Rows, target: TableId, columns: Collection[str]
+#: The condition for triggers of table `c` that fire for our statements, which depends on session_replication_role.
+_FIRES = (
+    "tgrelid = c.oid AND NOT tgisinternal AND tgenabled IN "
+    "('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END)"
+)
+
+
+def _writes_to(body: str, schema: str, table: str) -> bool:
+    """Return True if the text of a trigger's function has a statement that writes to the table, or that is put together
+    from the name of the trigger's table.
+    """
+    location = rf'(?:"?{re.escape(schema)}"?\s*\.\s*)?"?{re.escape(table)}"?(?![\w$"])'
+    if re.search(r"\bexecute\b", body, re.IGNORECASE) is None:
+        body = re.sub(r"'(?:[^']|'')*'", "''", body)  # No statement is in a text.
+    verbs = r"(?:insert\s+into|update|delete\s+from|truncate(?:\s+table)?|merge\s+into|copy)"
+    if re.search(rf"\b{verbs}\s+(?:only\s+)?{location}", body, re.IGNORECASE):
+        return True
+    return re.search(r"\bexecute\b(?s:.)*\btg_(?:table_name|relname|relid)\b", body, re.IGNORECASE) is not None
+
+
+def _postgres_key(rows: Rows, relation: str, demands: TableRequirements) -> UnsupportedFeature | None:
+    indexes = rows(
+        "SELECT i.indexrelid::regclass::text, "
+        f"(SELECT string_agg(a.attname::text, {_UNIT}) FROM pg_attribute a "
+        "WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])), "
+        "i.indpred IS NULL AND i.indexprs IS NULL AND i.indisvalid AND i.indnkeyatts = i.indnatts AND i.indimmediate, "
+        "EXISTS (SELECT FROM unnest(i.indcollation::oid[]) AS used (id) JOIN pg_collation c ON c.oid = used.id "
+        "WHERE NOT c.collisdeterministic) FROM pg_index i WHERE i.indrelid = to_regclass($1) AND i.indisunique",
+        relation,
+    )
+    found = False
+    for name, columns, sees_all, loose in indexes:
+        # ON CONFLICT takes each unique index on the key's columns, whatever its collation is.
+        is_key = set(str(columns or "").split(chr(31))) == set(demands.key)
+        if loose and (is_key or demands.adopts):
+            return _merging(f"of index {name}", "a nondeterministic collation")
+        found |= is_key and sees_all
+    return None if found else _no_key(demands.key)
+
+
+def mysql_unsupported(
+    rows: Rows, target: TableId, demands: TableRequirements, *, exact: Callable[[], Sequence[str]]
 ) -> tuple[str | None, UnsupportedFeature | None]:
-    """Return the comment of a table (None: there is no such table), and its first unsupported feature for rows with
-    `columns`.
+    """Return the comment of a table (None: there is no such table), and its first unsupported feature.
 
-    This takes one query, because it is called in each commit, and more queries only if there is a feature. An account
-    only sees triggers if it has the privilege TRIGGER, which ``raycdc check`` therefore requires.
+    `exact` returns the collations that distinguish all texts, best first. It takes three queries, because it is called
+    in each commit, and more only if there is a feature. An account only sees triggers if it has the privilege TRIGGER,
+    which ``raycdc check`` therefore requires. A trigger AFTER a row cannot write to its own table there.
     """
     location = (target.db, target.table)
     found = rows(
         "SELECT TABLE_COMMENT, ENGINE, "
         "(SELECT MIN(TRIGGER_NAME) FROM information_schema.TRIGGERS "
-        "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s AND ACTION_TIMING = 'BEFORE'), "
-        "(SELECT COUNT(*) FROM information_schema.COLUMNS "
-        f"WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND {_COMPUTED}) "
+        "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s AND ACTION_TIMING = 'BEFORE') "
         "FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'",
-        *location * 3,
+        *location * 2,
     )
     if not found:
         return None, None
-    ((comment, engine, trigger, computed),) = found
+    ((comment, engine, trigger),) = found
     if engine != "InnoDB" and rows("SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = %s", engine) != [
         ("YES",)
     ]:
@@ -133,18 +211,70 @@ def inspect_mysql_table(
         )
     if trigger is not None:
         return comment, _trigger(str(trigger))
-    if not computed:
-        return comment, None
-    made = rows(
-        "SELECT COLUMN_NAME FROM information_schema.COLUMNS "
-        f"WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND {_COMPUTED}",
+    return comment, _mysql_columns(rows, location, demands, exact) or _mysql_key(rows, location, demands)
+
+
+def _mysql_columns(
+    rows: Rows, location: tuple[str, str], demands: TableRequirements, exact: Callable[[], Sequence[str]]
+) -> UnsupportedFeature | None:
+    columns = rows(
+        "SELECT COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, EXTRA, IS_NULLABLE, GENERATION_EXPRESSION "
+        "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         *location,
     )
-    return comment, _generated([str(name) for (name,) in made], columns)
+    made = [str(name) for name, _, _, extra, _, text in columns if str(extra).endswith("GENERATED") and text]
+    if (feature := _generated(made, demands, mysql_fold)) is not None:
+        return feature
+    types = {str(name): column_type(str(kind)) for name, kind, *_ in columns}
+    if not demands.adopts and (feature := _retyped(types, demands, mysql_keeps, mysql_fold)) is not None:
+        return feature
+    ours = {mysql_fold(name) for name in demands.types}
+    key = {mysql_fold(name) for name in demands.key}
+    for name, kind, collation, extra, nullable, _ in columns:
+        folded = mysql_fold(name)
+        if folded in key and collation is not None and collation not in (known := exact()):
+            return _merging(name, f"the collation {collation}", f" COLLATE {known[0]}")
+        moment = str(kind).startswith("timestamp") and nullable == "NO" and folded not in key
+        updated = "on update" in str(extra).lower() and (demands.adopts or folded not in key)
+        if folded in ours and (updated or moment):
+            does = f"has a column {name} that the server may set to the time of a change"
+            return UnsupportedFeature(does, "Make it TIMESTAMP NULL without ON UPDATE")
+    return None
 
 
-#: The condition on ``information_schema.COLUMNS`` for columns whose values the server computes.
-_COMPUTED = "EXTRA LIKE '%%GENERATED' AND GENERATION_EXPRESSION <> ''"
+def _mysql_key(rows: Rows, location: tuple[str, str], demands: TableRequirements) -> UnsupportedFeature | None:
+    if not demands.key:
+        return None
+    indexes: dict[str, list[str]] = {}
+    parts: set[str] = set()
+    for index, column, part in rows(
+        "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0",
+        *location,
+    ):
+        if part is not None and demands.adopts:
+            return _merging(f"{column} of index {index}", f"only its first {part} characters")
+        parts |= {index} if part is not None else set()
+        indexes.setdefault(index, []).append(mysql_fold(str(column)))
+    key = sorted(map(mysql_fold, demands.key))
+    if demands.adopts and [sorted(names) for names in indexes.values()] != [key]:
+        return UnsupportedFeature(
+            f"has other unique indexes than one on ({', '.join(demands.key)}), by which rows are merged",
+            "Give it this one alone",
+        )
+    if not any(sorted(names) == key and index not in parts for index, names in indexes.items()):
+        return _no_key(demands.key)
+    return None
+
+
+def column_type(kind: str) -> str:
+    """Return a COLUMN_TYPE of ``information_schema`` as `mysql_type` spells it, without the display width that older
+    servers add.
+    """
+    return kind if kind == "tinyint(1)" else _WIDTH.sub(r"\1", kind)
+
+
+_WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int)\(\d+\)")
 
 
 def _trigger(name: str) -> UnsupportedFeature:
@@ -154,9 +284,9 @@ def _trigger(name: str) -> UnsupportedFeature:
     )
 
 
-def _generated(made: Collection[str], columns: Collection[str]) -> UnsupportedFeature | None:
-    names = {mysql_fold(column) for column in columns}
-    column = next((name for name in made if mysql_fold(name) in names), None)
+def _generated(made: Collection[str], demands: TableRequirements, fold: Fold) -> UnsupportedFeature | None:
+    names = {fold(column) for column in demands.types}
+    column = next((name for name in made if fold(name) in names), None)
     if column is None:
         return None
     return UnsupportedFeature(
@@ -165,98 +295,29 @@ def _generated(made: Collection[str], columns: Collection[str]) -> UnsupportedFe
     )
 
 
-def check_postgres(
-    rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, relation: str, where: str
-) -> None:
-    """Raise `SinkError` for a table with an unsupported feature, or with other keys than the source.
-
-    `relation` is the name of the table in SQL, `where` describes the server for people.
-    """
-    if (unsupported := postgres_unsupported(rows, relation, [column.name for column in columns])) is not None:
-        raise unsupported.taken(target, where)
-    if not key:
-        return
-    loose = rows(
-        "SELECT a.attname::text FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation "
-        "WHERE a.attrelid = to_regclass($1) AND NOT c.collisdeterministic AND NOT a.attisdropped",
-        relation,
-    )
-    if column := next((name for (name,) in loose if name in key), None):
-        raise _merging(target, where, column, "a nondeterministic collation")
-    indexes = rows(
-        "SELECT i.indexrelid::regclass::text FROM pg_index i, unnest(i.indcollation::oid[]) AS used (collation_id) "
-        "JOIN pg_collation c ON c.oid = used.collation_id "
-        "WHERE i.indrelid = to_regclass($1) AND i.indisunique AND NOT c.collisdeterministic",
-        relation,
-    )
-    if indexes:
-        raise _merging(target, where, f"of index {indexes[0][0]}", "a nondeterministic collation")
-    if tuple(sorted(key)) not in _postgres_keys(rows, relation):
-        raise TargetExistsError(
-            f"{target} exists in {where} without a primary key or unique index on ({', '.join(key)}), by which rows "
-            "are merged. Create one, or choose another target."
-        )
+def _retyped(
+    types: Mapping[str, str], demands: TableRequirements, keeps: Callable[[str, str], bool], fold: Fold
+) -> UnsupportedFeature | None:
+    """Return the feature of a column that another client dropped, or gave a type that changes values in silence."""
+    have = {fold(name): kind for name, kind in types.items()}
+    for name, wanted in demands.types.items():
+        kind = have.get(fold(name))
+        if kind is None:
+            return UnsupportedFeature(f"lacks the column {name}, which the pipeline made", f"Add it again as {wanted}")
+        if not keeps(kind, wanted):
+            return UnsupportedFeature(
+                f"has the column {name} as {kind}, and the pipeline made it {wanted}: the server may round, cut or pad "
+                "values of the source, without an error",
+                f"Make it {wanted} again, and take a new snapshot of the table",
+            )
+    return None
 
 
-def _postgres_keys(rows: Rows, relation: str) -> set[tuple[str, ...]]:
-    """Return the columns, sorted, of each unique index that covers all rows and is not deferrable."""
-    found = rows(
-        "SELECT array_to_string(array_agg(a.attname::text ORDER BY a.attname::text), chr(31)) FROM pg_index i "
-        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) "
-        "WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL "
-        "AND i.indisvalid AND i.indnkeyatts = i.indnatts AND i.indimmediate GROUP BY i.indexrelid",
-        relation,
-    )
-    return {tuple(sorted(names.split(chr(31)))) for (names,) in found}
+def _no_key(key: Sequence[str]) -> UnsupportedFeature:
+    does = f"has no primary key or unique index on ({', '.join(key)}), by which rows are merged"
+    return UnsupportedFeature(does, "Create one")
 
 
-def check_mysql(
-    rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, exact: Sequence[str], where: str
-) -> None:
-    """Raise `SinkError` for a table with an unsupported feature, or with other keys than the source.
-
-    Values that the server itself sets, and a key that treats different values as equal, are refused, too. `exact` are
-    the collations that distinguish all texts, best first.
-    """
-    _, unsupported = inspect_mysql_table(rows, target, [column.name for column in columns])
-    if unsupported is not None:
-        raise unsupported.taken(target, where)
-    found = rows(
-        "SELECT COLUMN_NAME, DATA_TYPE, COLLATION_NAME, EXTRA, IS_NULLABLE FROM information_schema.COLUMNS "
-        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        target.db,
-        target.table,
-    )
-    ours = {mysql_fold(column.name) for column in columns}
-    names = {mysql_fold(name) for name in key}
-    for name, kind, collation, extra, nullable in found:
-        if mysql_fold(name) in names and collation is not None and collation not in exact:
-            raise _merging(target, where, name, f"the collation {collation}", f" COLLATE {exact[0]}")
-        moment = kind == "timestamp" and nullable == "NO" and mysql_fold(name) not in names
-        if mysql_fold(name) in ours and ("on update" in extra.lower() or moment):
-            does = f"has a column {name} that the server may set to the time of a change"
-            raise UnsupportedFeature(does, "Make it TIMESTAMP NULL without ON UPDATE").taken(target, where)
-    _check_mysql_keys(rows, target, key, where)
-
-
-def _check_mysql_keys(rows: Rows, target: TableId, key: Sequence[str], where: str) -> None:
-    indexes: dict[str, list[str]] = {}
-    for index, column, cut in rows(
-        "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS "
-        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0",
-        target.db,
-        target.table,
-    ):
-        if key and cut is not None:
-            raise _merging(target, where, f"{column} of index {index}", f"only its first {cut} characters")
-        indexes.setdefault(index, []).append(mysql_fold(str(column)))
-    if key and [sorted(names) for names in indexes.values()] != [sorted(mysql_fold(name) for name in key)]:
-        raise TargetExistsError(
-            f"{target} exists in {where} with other unique indexes than one on ({', '.join(key)}), by which rows are "
-            "merged. Give it this one alone, or choose another target."
-        )
-
-
-def _merging(target: TableId, where: str, column: str, by: str, way: str = "") -> TargetExistsError:
+def _merging(column: str, by: str, way: str = "") -> UnsupportedFeature:
     does = f"compares key column {column} by {by}, which takes different keys of the source for one"
-    return UnsupportedFeature(does, f"Compare the whole text exactly{way}").taken(target, where)
+    return UnsupportedFeature(does, f"Compare the whole text exactly{way}")

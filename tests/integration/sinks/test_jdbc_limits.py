@@ -133,7 +133,10 @@ def test_an_idle_connection_that_the_server_closed_is_replaced(world: World, pos
             ),
             "has rewrite rules",
         ),
-        (("CREATE TABLE shop.odd (id text, v bigint)", "CREATE INDEX ON shop.odd (id)"), "without a primary key"),
+        (
+            ("CREATE TABLE shop.odd (id text, v bigint)", "CREATE INDEX ON shop.odd (id)"),
+            "has no primary key",
+        ),
     ],
 )
 def test_a_table_that_would_change_rows_is_not_adopted(

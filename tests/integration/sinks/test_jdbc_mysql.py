@@ -113,7 +113,7 @@ EXACT = "varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL"
             "compares key column id by the collation utf8mb4_bin",
         ),
         (f"id {EXACT}, v bigint, UNIQUE KEY k (id(3))", "compares key column id of index k by only its first 3"),
-        (f"id {EXACT} PRIMARY KEY, v bigint, UNIQUE KEY (v)", r"with other unique indexes than one on \(id\)"),
+        (f"id {EXACT} PRIMARY KEY, v bigint, UNIQUE KEY (v)", r"has other unique indexes than one on \(id\)"),
         (f"id {EXACT} PRIMARY KEY, v bigint) ENGINE=MyISAM", "is a table of MyISAM, which has no transact"),
         (
             f"id {EXACT} PRIMARY KEY, v bigint, t timestamp(6) NOT NULL DEFAULT 0 ON UPDATE current_timestamp(6)",

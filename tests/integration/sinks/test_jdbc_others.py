@@ -100,7 +100,9 @@ def test_what_bends_rows_of_an_adopted_table_is_noticed_before_they_are_there(
     story.execute(*statements)
     story.seal((1, 5, 5))
     # While the pipeline runs, so that the commit itself must look.
-    with pytest.raises(TargetModifiedError, match=rf"{refusal}.* Nothing was written\."):
+    # A table without transactions keeps what was written before the commit looks.
+    written = "" if "ENGINE" in statements[0] else r".* Nothing was written\."
+    with pytest.raises(TargetModifiedError, match=refusal + written):
         story.world.loop(sink).run()
     if "ENGINE" not in statements[0]:
         assert [row["a"] for row in sorted(story.world.rows(story.table), key=lambda row: row["id"])] == [1, 2]

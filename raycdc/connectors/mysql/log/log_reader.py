@@ -38,7 +38,7 @@ from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
 from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
 from raycdc.connectors.mysql.log.log_filter import LogFilter, redacted_state, redacted_update
 from raycdc.connectors.mysql.snapshot.row_filter import UncomparableTextError
-from raycdc.errors import CorruptLogError, DataError, LogLostError
+from raycdc.errors import ConfigError, CorruptLogError, DataError, LogLostError
 from raycdc.source.snapshot.handoff.hand_off import LogRows
 from raycdc.source.snapshot.log.log_unit import (
     LogPosition,
@@ -159,7 +159,7 @@ class MySqlLogReader:
             return item
         try:
             return None if item.table in self._history.mismatches else self._row_filter.captured(item)
-        except UncomparableTextError as cause:
+        except (UncomparableTextError, ConfigError) as cause:
             why = f"{cause}, then read the table anew with: raycdc tables resnapshot CONFIG {item.table}"
             # The item may have rows of several transactions, which all come after the last unit.
             self._history.on_schema_mismatch(item.table, DataError(f"{item.table}: {why}"), self._position)

@@ -26,6 +26,7 @@ from raycdc.clients.mysql import query, query_one, quote_name
 from raycdc.connectors.mysql.snapshot import keys, sort_keys
 from raycdc.connectors.mysql.snapshot import keys as key_space
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, key_kind
+from raycdc.connectors.mysql.values.charsets import first_unheld
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError, DataError
@@ -399,7 +400,10 @@ def _literal_value(column: MySqlColumn, kind: str, word: str) -> KeyValue:
     """Return the literal as a key value. Raises ValueError if it is not of the column's type."""
     wanted = key_kind(column)
     if wanted is KeyKind.TEXT and kind == "text":
-        return _unquoted(word)
+        text = _unquoted(word)
+        if unheld := first_unheld(column.charset, text):
+            raise ValueError(f"the column's character set {column.charset} has no {unheld!r}, and would compare '?'")
+        return text
     if wanted is KeyKind.BYTES and kind == "hex":
         return bytes.fromhex(word[2:-1])
     if wanted is KeyKind.INTEGER and kind == "number":
@@ -407,6 +411,8 @@ def _literal_value(column: MySqlColumn, kind: str, word: str) -> KeyValue:
         if column.shape.base == "year" and number and number < 1901:
             raise ValueError("years have four digits")
         return number
+    if wanted is KeyKind.FLOAT and column.shape.digits is not None:
+        raise ValueError("the server compares such a column by rounded values, with rules of its own")
     if wanted is KeyKind.FLOAT and kind == "number":
         return float(word)
     if wanted is KeyKind.EXACT and kind == "number":

@@ -114,6 +114,21 @@ def codec_of(charset: str) -> str:
     return _CHARSETS.get(charset, (0, "utf-8"))[1]
 
 
+def first_unheld(charset: str, text: str) -> str:
+    """Return the first character of `text` that the set lacks; empty if the set has all of them.
+
+    A server replaces such a character by ``?`` when it converts the text, which then equals other texts.
+    """
+    if charset in ("", "binary", "utf8mb4", "utf16", "utf16le", "utf32", "gb18030") or charset not in _CHARSETS:
+        return ""
+    points = {ord(character) for character in text}
+    if charset == "ascii" or charset in UTF8_CHARSETS or charset == "ucs2":
+        lacking = {point for point in points if point > (0x7F if charset == "ascii" else 0xFFFF)}
+    else:
+        lacking = points.difference(code_points(charset).tolist())
+    return next((character for character in text if ord(character) in lacking), "")
+
+
 def family_of(charset: str) -> int:
     """Return how the compiled loops read the set; an unknown one is read as UTF-8, with invalid bytes replaced."""
     if charset in _UNICODE_FAMILIES:

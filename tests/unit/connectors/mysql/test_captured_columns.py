@@ -55,3 +55,25 @@ def test_a_filter_is_bound_to_what_its_columns_compare_by(
 def test_what_cannot_be_captured_is_named(capture: Capture, why: str) -> None:
     found = uncapturable(table("json"), capture)
     assert found.startswith(why) if why else not found
+
+
+@pytest.mark.parametrize(
+    ("condition", "described", "reason"),
+    [
+        ("x = 'Ω'", text("varchar(9)", "latin1_bin"), "the column's character set latin1 has no 'Ω'"),
+        ("x = '€'", text("varchar(9)", "latin1_bin"), ""),
+        ("x LIKE '%😀'", text("varchar(9)", "utf8mb3_general_ci"), "the column's character set utf8mb3 has no '😀'"),
+        ("x = '😀'", text("varchar(9)"), ""),
+        ("x = 'é'", text("varchar(9)", "ascii_bin"), "the column's character set ascii has no 'é'"),
+        ("x IN ('a', 'Ж')", text("enum('a')", "latin1_bin"), "the column's character set latin1 has no 'Ж'"),
+        ("x = '漢'", text("varchar(9)", "sjis_bin"), ""),
+        ("x = '한'", text("varchar(9)", "sjis_bin"), "the column's character set sjis has no '한'"),
+        ("x = '한'", text("varchar(9)", "gb18030_bin"), ""),
+        ("x > 0.1", table("float(7,2)"), "the server compares such a column by rounded values"),
+        ("x BETWEEN 0 AND 1", table("double(7,2)"), "the server compares such a column by rounded values"),
+        ("x IS NULL", table("float(7,2)"), ""),
+    ],
+)
+def test_what_the_server_would_compare_otherwise_is_refused(condition: str, described: MySqlTable, reason: str) -> None:
+    found = uncapturable(described, Capture(condition))
+    assert reason in found if reason else not found

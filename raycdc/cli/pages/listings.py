@@ -139,6 +139,7 @@ MODULES = (
     "raycdc.connectors.mysql.ddl.follow.history",
     "raycdc.connectors.mysql.server.mariadb_log",
     "raycdc.connectors.mysql.snapshot.planning.chunks",
+    "raycdc.connectors.mysql.snapshot.row_filter",
     "raycdc.formats.api",
     "raycdc.sinks.mongodb.documents",
     "raycdc.spark.artifacts",
@@ -175,7 +176,7 @@ caught-up` ends with 4 once the others are done; with `pipeline.on_table_error =
 the code below. After the cure, `raycdc tables resnapshot` begins the table anew."""
 
 _CODES = {
-    ExitCode.BUG: "a bug in raycdc, or something that nobody has named",
+    ExitCode.BUG: "a bug in raycdc, or an error without a name of its own",
     ExitCode.CONFIG: "the configuration",
     ExitCode.SOURCE: "the source",
     ExitCode.DATA: "data and schemas",

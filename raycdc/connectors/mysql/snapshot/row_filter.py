@@ -63,6 +63,8 @@ AskServer = Callable[[list[str], Sequence[str]], list[bool | None]]
 class UncomparableTextError(DataError):
     """The server cannot compare a value of a filter's column, because it is larger than a packet."""
 
+    cure = "Raise the server's `max_allowed_packet`, or choose another `source.snapshot.filter` for the table."
+
 
 class ColumnComparison:
     """A condition ``column OP literal``; `sign` is one of `_COMPARE` or ``LIKE``."""

@@ -329,6 +329,9 @@ class _Task:
                     missing = columns[name].is_null().to_numpy(zero_copy_only=False)
                     failed = np.where((failed < 0) & missing, number, failed)
                     columns[name] = pc.list_element(columns[name], 0)
+                if number < len(self.resolved.computed):
+                    # Workers get a TIMESTAMP in the time zone of the session, the driver gets it in UTC.
+                    columns[name] = columns[name].cast(self.resolved.computed[number].type.arrow())
             if self.forgiving:
                 columns[_FAILED] = pa.array(failed)
             yield pa.RecordBatch.from_pydict(columns)

@@ -114,7 +114,8 @@ class Expressions:
         made = made.combine_chunks()
         if not made.column(_ROW).combine_chunks().equals(numbers):
             raise AssertionError(f"{resolved.table}: rows came back from Spark in another order")
-        values = {column.name: made.column(f"c{n}").combine_chunks() for n, column in enumerate(columns)}
+        computed = ((column, made.column(f"c{n}").combine_chunks()) for n, column in enumerate(columns))
+        values = {column.name: array.cast(column.type.arrow()) for column, array in computed}
         passing = made.column(_KEEP).to_numpy().astype(np.bool_) if keep else None
         return ComputedRows(values, passing)
 

@@ -15,6 +15,10 @@ from raycdc.model.rules.selector import TableSelector
 DEAD_LETTERS = TableId("raycdc", "dead_letters")
 
 
+#: Debezium's default for ``unavailable.value.placeholder``.
+UNAVAILABLE = "__debezium_unavailable_value"
+
+
 def _check_columns(text: str) -> str:
     parse_columns(text, key_path="columns")
     return text
@@ -75,6 +79,11 @@ class FormatOptions(ColumnsOptions):
     tombstones: bool = option(
         default=False, help="Writing: a message without value after each delete, for compacted topics."
     )
+
+    @property
+    def unavailable_placeholder(self) -> str:
+        """Return the placeholder of Debezium for values that a change does not have."""
+        return UNAVAILABLE
 
     def selector(self) -> TableSelector | None:
         """Return the selector of tables; None if all are selected."""

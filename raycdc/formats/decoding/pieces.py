@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import uuid
 from collections import Counter
 from collections.abc import Mapping
 
@@ -36,7 +40,7 @@ class TableDecoder:
         self._with_positions = positions
         spec = layout.spec
         self._extra = [WireColumn(column, spec.metadata[name].type) for name, column in options.metadata.items()]
-        self._slots = [layout.slots[spec.metadata[name].path] for name in options.metadata]
+        slots = [layout.slots[spec.metadata[name].path] for name in options.metadata]
         self._columns_max = options.columns_max
         self._flags = np.zeros(loops.FLAGS, np.int64)
         self._flags[loops.FLAG_PATCH] = spec.patch
@@ -44,7 +48,10 @@ class TableDecoder:
         self._flags[loops.FLAG_BEFORE_OPTIONAL] = options.before_image == "optional"
         self._flags[loops.FLAG_EXTENDED] = state.extended
         self._flags[loops.FLAG_UNAVAILABLE] = spec.unavailable
-        self._flags[loops.FLAG_FOLD] = not options.case_sensitive
+        placeholder, texts = placeholder_shapes(options.unavailable_placeholder)
+        self._template = loops.RowPlan.of(self._flags, slots, placeholder, packed(texts))
+        # Names of JSON are exact. Only columns that the user gives may be spelled otherwise than the fields.
+        self._flags[loops.FLAG_FOLD] = state.fixed and not options.case_sensitive
         self._flags[loops.FLAG_TIME] = int(spec.time_unit)
         self._flags[loops.FLAG_WHOLE] = bool(spec.whole_images)
         self._followed: list[WireColumn] | None = None
@@ -273,16 +280,24 @@ class TableDecoder:
         self._flags[loops.FLAG_KEY] = bool(cells[:, loops.KEY].any())
         keys = np.zeros((REMEMBERED_KEYS, 3), np.int64)
         keys[:, loops.KEY_LENGTH] = -1
-        return loops.RowPlan(
-            names=data,
-            name_off=off,
-            slots=np.array(self._slots, np.int64),
-            flags=self._flags,
-            cells=cells,
-            keys=keys,
-        )
+        return self._template.with_columns(data, off, cells, keys)
 
 
 def _key_kinds(state: TableState, names: list[str]) -> list[int]:
     kinds = {column.name: column.key_kind for column in state.columns}
     return [kinds.get(name, 0) for name in names]
+
+
+def placeholder_shapes(placeholder: str) -> tuple[npt.NDArray[np.uint8], list[bytes]]:
+    """Return the bytes of Debezium's placeholder for values that it does not have, and the texts in which it comes.
+
+    The texts are: itself, as base64 and as hexadecimal digits (`binary.handling.mode`), as the JSON of a map (hstore),
+    and as a UUID, which stands in arrays of UUIDs. The first text is the placeholder itself. ``hex:`` before it means
+    that its bytes are given as hexadecimal digits.
+    """
+    raw = bytes.fromhex(placeholder[4:]) if placeholder.startswith("hex:") else placeholder.encode()
+    quoted = json.dumps(raw.decode("utf-8", "replace"), ensure_ascii=False).encode()
+    texts = [raw, base64.b64encode(raw), base64.urlsafe_b64encode(raw), raw.hex().encode()]
+    texts += [b"{" + quoted + between + quoted + b"}" for between in (b":", b": ")]
+    digest = hashlib.md5(raw, usedforsecurity=False).digest()
+    return np.frombuffer(raw, np.uint8).copy(), [*texts, str(uuid.UUID(bytes=digest, version=3)).encode()]

@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Literal
 
+from pydantic import field_validator
+
 from raycdc.config import option
 from raycdc.formats.api import FormatEncoder
 from raycdc.formats.decoding.arena import WireColumn
@@ -19,7 +21,7 @@ from raycdc.formats.envelope import NESTED, NUMBER, TEXT, Action, EnvelopeSpec, 
 from raycdc.formats.json.debezium_schema import described_columns
 from raycdc.formats.json.dialect import NO_DATABASE, OPTIONAL_FIX, JsonDialect, parsed
 from raycdc.formats.loops import code_loops as cells
-from raycdc.formats.options import FormatOptions
+from raycdc.formats.options import UNAVAILABLE, FormatOptions
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
 
@@ -36,6 +38,23 @@ class DebeziumOptions(FormatOptions):
         help="Unit of moments that are numbers (time.precision.mode). auto: milliseconds for columns of up to three "
         "fractional digits, else microseconds.",
     )
+    placeholder: str = option(
+        UNAVAILABLE,
+        help="What the connector writes instead of a large value that did not change (unavailable.value.placeholder). "
+        "A row with it, and without the value in its other image, cannot be decoded.",
+        min_length=1,
+    )
+
+    @field_validator("placeholder")
+    @classmethod
+    def _hexadecimal(cls, value: str) -> str:
+        if value.startswith("hex:"):
+            bytes.fromhex(value[4:])
+        return value
+
+    @property
+    def unavailable_placeholder(self) -> str:
+        return self.placeholder
 
 
 SPEC = EnvelopeSpec(

@@ -90,9 +90,6 @@ from raycdc.formats.loops.tape_loops import (
 )
 from raycdc.formats.loops.time_loops import to_micros, to_moment
 
-_UNAVAILABLE = np.frombuffer(b"__debezium_unavailable_value", np.uint8).copy()
-_UNAVAILABLE64 = np.frombuffer(b"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==", np.uint8).copy()
-
 
 @helper
 def _bytes(data: Any, at: Any, end: Any, wire: Any, out: Any, to: Any) -> Any:
@@ -241,26 +238,6 @@ def _variable(tape: Any, token: Any, out: Any, to: Any) -> Any:
     for i in range(stop - at):
         out[to + i] = out[at + i]
     return OK, to + stop - at
-
-
-@inlined
-def is_unavailable(tape: Any, token: Any) -> Any:
-    """Return True if a value is Debezium's placeholder for a large value that it did not get (PostgreSQL's TOAST)."""
-    if tape.tok[token, KIND] != STRING:
-        return False
-    at = tape.tok[token, AT]
-    length = tape.tok[token, END] - at
-    if length == len(_UNAVAILABLE):
-        for i in range(length):
-            if tape.data[at + i] != _UNAVAILABLE[i]:
-                return False
-        return True
-    if length == len(_UNAVAILABLE64):
-        for i in range(length):
-            if tape.data[at + i] != _UNAVAILABLE64[i]:
-                return False
-        return True
-    return False
 
 
 @inlined

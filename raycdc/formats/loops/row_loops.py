@@ -7,13 +7,14 @@ message written. If columns are inferred, `observe` examines the same messages b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from raycdc.core.loops.compiling import helper, inlined, njit
-from raycdc.formats.loops.cell_loops import is_unavailable, put_cell
+from raycdc.formats.loops.cell_loops import put_cell
 from raycdc.formats.loops.code_loops import (
     C_KIND,
     ERROR_COLUMN,
@@ -58,6 +59,7 @@ from raycdc.formats.loops.tape_loops import (
     END,
     ESCAPED,
     FALSE,
+    FRACTION,
     INTEGER,
     KIND,
     NEXT,
@@ -115,7 +117,8 @@ class RowPlan(NamedTuple):
     `cells` has a row for each column: its token in the new and in the old image, 1 if it was found by its exact name,
     the union of the classes seen, 1 if a row has had it, 1 if it belongs to the table's key, the kind of the values of
     the key (`KIND_…`), and its two tokens before extended JSON was unwrapped. `keys` has, of the previous row, the
-    position, length and column of each key.
+    position, length and column of each key. `placeholder` is Debezium's placeholder for a missing value;
+    `placeholder_texts` has the texts in which it comes, with their boundaries in `placeholder_off`.
     """
 
     names: npt.NDArray[np.uint8]
@@ -124,6 +127,31 @@ class RowPlan(NamedTuple):
     flags: npt.NDArray[np.int64]
     cells: npt.NDArray[np.int64]
     keys: npt.NDArray[np.int64]
+    placeholder: npt.NDArray[np.uint8]
+    placeholder_texts: npt.NDArray[np.uint8]
+    placeholder_off: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        flags: npt.NDArray[np.int64],
+        slots: Sequence[int],
+        placeholder: npt.NDArray[np.uint8],
+        texts: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
+    ) -> RowPlan:
+        """Return a plan without the table's columns; `texts` are those of the placeholder, with their boundaries."""
+        none, numbers = np.zeros(8, np.uint8), np.zeros((1, CELLS), np.int64)
+        return cls(none, numbers[0, :1], np.array(slots, np.int64), flags, numbers, numbers, placeholder, *texts)
+
+    def with_columns(
+        self,
+        names: npt.NDArray[np.uint8],
+        name_off: npt.NDArray[np.int64],
+        cells: npt.NDArray[np.int64],
+        keys: npt.NDArray[np.int64],
+    ) -> RowPlan:
+        """Return the plan with these columns of the table."""
+        return self._replace(names=names, name_off=name_off, cells=cells, keys=keys)
 
 
 #: Columns of `RowPlan.cells` and of `RowPlan.keys`.
@@ -273,6 +301,66 @@ def _images(tape: Any, plan: Any, action: Any, after: Any, before: Any) -> Any:
     return OK, (_PLUS_U if before < 0 else _MINUS_U), _PLUS_U
 
 
+@helper
+def _placeholder_text(tape: Any, plan: Any, token: Any) -> Any:
+    """Return True if a text, or the name of a field, is Debezium's placeholder for a missing value."""
+    if tape.tok[token, KIND] == ESCAPED:
+        # The JSON of a map has escaped quotes.
+        most = 2 * np.int64(plan.placeholder_off[len(plan.placeholder_off) - 1])
+        if tape.tok[token, END] - tape.tok[token, AT] > most or not plain_text(tape, token):
+            return False
+    if tape.tok[token, KIND] != STRING:
+        return False
+    at = np.int64(tape.tok[token, AT])
+    length = np.int64(tape.tok[token, END]) - at
+    for text in range(len(plan.placeholder_off) - 1):
+        first = plan.placeholder_off[text]
+        if plan.placeholder_off[text + 1] - first == length:
+            if same_bytes(tape.data, at, plan.placeholder_texts, first, length):
+                return True
+    return False
+
+
+@helper
+def _placeholder_numbers(tape: Any, plan: Any, token: Any) -> Any:
+    """Return True if an array of numbers has the bytes of the placeholder, as Debezium writes it in such arrays."""
+    number = token + 1
+    last = np.int64(tape.tok[token, NEXT])
+    if last - number != len(plan.placeholder):
+        return False
+    for i in range(len(plan.placeholder)):
+        kind = tape.tok[number + i, KIND]
+        if kind != INTEGER and kind != FRACTION:
+            return False
+        at = np.int64(tape.tok[number + i, AT])
+        value = np.int64(0)
+        while at < tape.tok[number + i, END] and 48 <= tape.data[at] <= 57 and value < 1000:
+            value = value * 10 + np.int64(tape.data[at]) - 48
+            at += 1
+        if value != np.int64(plan.placeholder[i]):
+            return False
+    return True
+
+
+@helper
+def is_unavailable(tape: Any, plan: Any, token: Any) -> Any:
+    """Return True if a value is Debezium's placeholder for a large value that it did not get (PostgreSQL's TOAST).
+
+    It is a text, an array of one such text, an array of the numbers of its bytes, or a map with it as name and value.
+    """
+    kind = tape.tok[token, KIND]
+    if kind == STRING or kind == ESCAPED:
+        return _placeholder_text(tape, plan, token)
+    last = np.int64(tape.tok[token, NEXT])
+    if kind == ARRAY:
+        return (
+            _placeholder_text(tape, plan, token + 1) if last == token + 2 else _placeholder_numbers(tape, plan, token)
+        )
+    if kind == OBJECT and last == token + 3:
+        return _placeholder_text(tape, plan, token + 1) and _placeholder_text(tape, plan, token + 2)
+    return False
+
+
 @inlined
 def _cell(tape: Any, plan: Any, column: Any, op: Any, key_only: Any) -> Any:
     """Return (error, token) of a table's column in the image of a row of kind `op`."""
@@ -285,9 +373,9 @@ def _cell(tape: Any, plan: Any, column: Any, op: Any, key_only: Any) -> Any:
             plan.flags[FLAG_OVERLAY] == 1 and (op == _MINUS_U or op == _PLUS_U)
         ):
             token = other
-    if token >= 0 and plan.flags[FLAG_UNAVAILABLE] == 1 and is_unavailable(tape, token):
+    if token >= 0 and plan.flags[FLAG_UNAVAILABLE] == 1 and is_unavailable(tape, plan, token):
         # An update may leave out a field that it did not change. The value is then in the image before, if anywhere.
-        if op != _PLUS_U or other < 0 or is_unavailable(tape, other):
+        if op != _PLUS_U or other < 0 or is_unavailable(tape, plan, other):
             return UNAVAILABLE, token
         token = other
     if plan.flags[FLAG_WHOLE] == 1:

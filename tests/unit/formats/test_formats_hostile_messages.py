@@ -59,7 +59,8 @@ def test_new_fields_follow_each_other_in_the_order_of_the_message() -> None:
     (change,) = (item for item in decoded.items if isinstance(item, ChangeItem))
     assert [(e.column.name, e.position) for e in change.events if isinstance(e, AddColumnEvent)] == [
         ("b", After("id")),
-        ("c", After("b")),
+        ("B", After("b")),
+        ("c", After("B")),
         ("a", After("c")),
     ]
 

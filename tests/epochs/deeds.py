@@ -293,6 +293,29 @@ def iceberg_note(world: World) -> None:
     table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
 
 
+def iceberg_require(*names: str, identify: bool = False) -> Deed:
+    """Make columns NOT NULL, and the identifier fields if `identify`, as Spark's ALTER TABLE does."""
+
+    def require(world: World) -> Undo:
+        with iceberg(world).update_schema(allow_incompatible_changes=True) as update:
+            for name in names:
+                update.update_column(name, required=True)
+        if identify:
+            with iceberg(world).update_schema() as update:
+                update.set_identifier_fields(*names)
+
+        def relax() -> None:
+            with iceberg(world).update_schema() as update:
+                update.set_identifier_fields()
+            with iceberg(world).update_schema() as update:
+                for name in names:
+                    update.update_column(name, required=False)
+
+        return relax
+
+    return require
+
+
 def iceberg_add_file(world: World) -> None:
     """A data file as another program wrote it, without field ids, with a key that the pipeline changes next."""
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("qty", pa.int32())])

@@ -17,8 +17,9 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import StringType
 
-from raycdc.errors import FencedError, SinkError
-from raycdc.model import TableId
+from raycdc.errors import FencedError, SinkError, TargetModifiedError
+from raycdc.model import Column, LogicalType, TableId, TypeKind
+from raycdc.model.evolution import AddColumnEvent
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.segments import run_in_process
 from raycdc.sinks.api import CommitVector, SinkContext
@@ -252,6 +253,53 @@ def test_a_column_that_somebody_drops_meanwhile_is_named(
     faster(again)
     with pytest.raises(SinkError, match=r"shop\.orders: somebody changed the columns or partitions of the Iceberg"):
         world.restart()
+
+
+@pytest.mark.parametrize("values", ["snapshot", "changes", "no column"])
+def test_null_in_a_column_that_others_require_is_refused(world: World, values: str) -> None:
+    """Neither pyiceberg nor a catalog checks it, and nobody could read the table."""
+    orders = world.script.table("shop.orders")
+    orders.insert({"id": 1, "name": "a", "qty": 1})
+    world.script.seal(final=True)
+    world.loop().run()
+    added = "qty" if values != "no column" else "theirs"
+    with table_of(world).update_schema(allow_incompatible_changes=True) as update:
+        if added == "theirs":
+            update.add_column("theirs", StringType(), required=False)
+    with table_of(world).update_schema(allow_incompatible_changes=True) as update:
+        update.update_column(added, required=True)
+    before = table_of(world).metadata.current_snapshot_id
+    if values == "snapshot":
+        orders.read([{"id": 2, "name": "b", "qty": None}])
+    else:
+        orders.update((1,), name="b", qty=None)
+    world.script.seal(final=True)
+    with pytest.raises(TargetModifiedError, match=rf"requires a value in column '{added}'"):
+        world.loop().run()
+    assert table_of(world).metadata.current_snapshot_id == before
+
+
+def test_what_others_require_stays_when_columns_change(world: World) -> None:
+    orders = world.script.table("shop.orders")
+    orders.insert({"id": 1, "name": "a", "qty": 1})
+    world.script.seal(final=True)
+    world.loop().run()
+    with table_of(world).update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("id", required=True)
+        update.update_column("qty", required=True)
+    with table_of(world).update_schema() as update:
+        update.set_identifier_fields("id")
+    more = Column("more", LogicalType(TypeKind.STRING))
+    orders.schema = replace(orders.schema, columns=(*orders.schema.columns, more))
+    orders.changes += (AddColumnEvent(orders.id, more),)
+    orders.rows[(1,)]["more"] = None
+    orders.insert({"id": 2, "name": "b", "qty": 2, "more": "x"})
+    world.script.seal(final=True)
+    world.loop().run()
+    schema = table_of(world).schema()
+    assert {field.name for field in schema.fields if field.required} == {"id", "qty"}
+    assert schema.identifier_field_names() == {"id"}
+    world.check()
 
 
 @pytest.mark.parametrize("kind", ["identity", "void"])

@@ -213,6 +213,12 @@ TABLE: Mapping[str, Mapping[str, tuple[Deed, Reaction]]] = {
             Parked(TOUCHED, "deleted, changed or overwrote", deeds.iceberg_confirm),
         ),
         "adds a file without field ids": (deeds.iceberg_add_file, Parked(TOUCHED, "theirs.parquet has no field", DROP)),
+        "requires values in a column that rows have": (deeds.iceberg_require("qty"), HARMLESS),
+        "makes the key the identifier field": (deeds.iceberg_require("id", identify=True), HARMLESS),
+        "makes another column the identifier field": (
+            deeds.iceberg_require("name", identify=True),
+            Parked(TOUCHED, r"identifier fields \(name\), and its rows are unique by \(id\) only", UNDO),
+        ),
         "compacts": (deeds.iceberg_compact, HARMLESS),
         "compacts and expires some snapshots": (deeds.iceberg_compact_and_expire_some, HARMLESS),
         "compacts often and expires all snapshots": (deeds.iceberg_maintain, HARMLESS),
@@ -225,6 +231,10 @@ TABLE: Mapping[str, Mapping[str, tuple[Deed, Reaction]]] = {
         "deletes a row": (deeds.iceberg_delete, Harmless(kept=frozenset({3}))),
     },
     "iceberg-changelog": {
+        "makes the key the identifier field": (
+            deeds.iceberg_require("id", identify=True),
+            Parked(TOUCHED, r"identifier fields \(id\), and a changelog has a row many times", UNDO),
+        ),
         "deletes a row": (deeds.iceberg_delete, Harmless(kept=frozenset({3}))),
         "deletes the folder": (deeds.delete_folder, Parked(GONE, "The target is made anew")),
         "rolls back": (deeds.iceberg_roll_back, Parked(GONE, r"delete its folder\) and read its", DROP)),
@@ -575,6 +585,10 @@ DELTA, ICEBERG, FILES = "Delta", "Iceberg", "Parquet, JSON Lines"
 DELETED = "delete rows of a changelog, or of a table that was adopted"
 #: The cells that play each one of the manual's table of lakes ("Others touch a target").
 MANUAL: Mapping[tuple[str, str], Sequence[tuple[str, str]]] = {
+    ("set identifier fields without the key, or any for a changelog", ICEBERG): [
+        ("iceberg-upsert", "makes another column the identifier field"),
+        ("iceberg-changelog", "makes the key the identifier field"),
+    ],
     ("append rows", DELTA): [("delta-upsert", "adds a row")],
     ("append rows", ICEBERG): [("iceberg-upsert", "adds a row")],
     ("append rows", FILES): [("jsonl", "adds a file")],

@@ -187,7 +187,8 @@ def _producer(staged: _Staged, table: Table, change: CommitContent, commit_prope
 
 def _set_columns(staged: Any, columns: Sequence[IcebergColumn]) -> None:
     metadata = staged.table_metadata
-    wanted = iceberg_schema(columns, number=max(schema.schema_id for schema in metadata.schemas) + 1)
+    number = max(schema.schema_id for schema in metadata.schemas) + 1
+    wanted = iceberg_schema(columns, number=number, before=metadata.schema())
     same = next((schema.schema_id for schema in metadata.schemas if schema == wanted), None)
     if same is None:
         last = SetCurrentSchemaUpdate()  # The schema that was added last.

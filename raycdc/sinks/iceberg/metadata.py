@@ -31,15 +31,20 @@ from raycdc.sinks.iceberg.files import IcebergColumn, WrittenFile
 from raycdc.sinks.iceberg.layout import partition_name, transform_text
 
 
-def iceberg_schema(columns: Sequence[IcebergColumn], *, number: int = 0) -> Schema:
+def iceberg_schema(columns: Sequence[IcebergColumn], *, number: int = 0, before: Schema | None = None) -> Schema:
     """Return pyiceberg's schema for columns.
 
-    All are optional, because a changelog has rows from before a column existed or was required.
+    All are optional, because a changelog has rows from before a column existed or was required; but columns that
+    another client made required, or identifier fields, in the schema `before` remain so.
     """
+    required = set() if before is None else {field.field_id for field in before.fields if field.required}
     fields = [
-        NestedField(field_id=column.id, name=column.name, field_type=column.type, required=False) for column in columns
+        NestedField(field_id=column.id, name=column.name, field_type=column.type, required=column.id in required)
+        for column in columns
     ]
-    return Schema(*fields, schema_id=number)
+    ids = {column.id for column in columns}
+    identifiers = [] if before is None else [number for number in before.identifier_field_ids if number in ids]
+    return Schema(*fields, schema_id=number, identifier_field_ids=identifiers)
 
 
 def partition_spec(layout: TableLayout, ids: Mapping[str, int]) -> PartitionSpec:

@@ -13,7 +13,7 @@ The property names our snapshot, which reveals a rollback: the table's current s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
@@ -41,7 +41,7 @@ from raycdc.model.rules.layout import TableLayout
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.iceberg.catalog import ReopenedCatalog
 from raycdc.sinks.iceberg.commits import CommitContent, CommitProperties, publish
-from raycdc.sinks.iceberg.files import IcebergColumn, is_known, type_text
+from raycdc.sinks.iceberg.files import IcebergColumn, WrittenFile, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.location import Reach
 from raycdc.sinks.iceberg.metadata import iceberg_schema, partition_spec
@@ -311,6 +311,7 @@ class IcebergTarget:
     # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _publish(self, change: CommitContent, commit_metadata: CommitMetadata) -> None:
+        check_required(self, change.add)
         metadata = self.table.metadata
         moot = [CONFIRMED] if CONFIRMED in metadata.properties else []
         moot += foreign_records(metadata, self._app_id) if change.alone else []
@@ -384,4 +385,34 @@ def check_sources(table: IcebergTarget, columns: Sequence[IcebergColumn]) -> Non
                 f"{table.name}: column {was.name!r} was dropped, made anew or given another type at the source, and "
                 "the Iceberg table is partitioned by it. Take the change back, or drop the Iceberg table and "
                 "take a new snapshot."
+            )
+
+
+def check_identifiers(table: IcebergTarget, key: Sequence[str]) -> None:
+    """Raise `SinkError` if others gave the table identifier fields by which its rows are not unique.
+
+    The `key` is the one by which rows are unique (empty: a changelog).
+    """
+    identifiers = table.table.metadata.schema().identifier_field_names()
+    if identifiers and not (key and set(key) <= identifiers):
+        unique = f"its rows are unique by ({', '.join(key)}) only" if key else "a changelog has a row many times"
+        raise TargetModifiedError(
+            f"The Iceberg table {table.name} has the identifier fields ({', '.join(sorted(identifiers))}), and "
+            f"{unique}. Drop them (ALTER TABLE … DROP IDENTIFIER FIELDS), or route the table to another name."
+        )
+
+
+def check_required(table: IcebergTarget, files: Iterable[WrittenFile]) -> None:
+    """Raise `SinkError` if `files` have NULL in a column that another client made required.
+
+    Neither the format nor a catalog checks it, and readers cannot read such a table.
+    """
+    required = [field for field in table.table.metadata.schema().fields if field.required]
+    for field, file in ((field, file) for file in files for field in required):
+        # A file without the column has NULL there.
+        if file.rows and file.statistics.nulls.get(field.field_id, file.rows):
+            raise TargetModifiedError(
+                f"The Iceberg table {table.name} requires a value in column {field.name!r}, because another client "
+                "set it NOT NULL, and rows of the source have NULL there. Nothing was written. Take that back "
+                f"(ALTER TABLE … ALTER COLUMN {field.name} DROP NOT NULL), or route the table to another name."
             )

@@ -33,7 +33,7 @@ from raycdc.sinks.iceberg.commits import CommitContent
 from raycdc.sinks.iceberg.concurrent_writers import check_files, check_unchanged
 from raycdc.sinks.iceberg.files import IcebergColumn, KeyBounds, WrittenFile, arrow_type, read_whole, stored, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition
-from raycdc.sinks.iceberg.table import CREATED_BY, IcebergTarget, check_sources
+from raycdc.sinks.iceberg.table import CREATED_BY, IcebergTarget, check_identifiers, check_sources
 from raycdc.sinks.iceberg.tasks import (
     CarriedInto,
     Carry,
@@ -234,6 +234,7 @@ class IcebergSteps(Target):
         table, wanted = self._table, stored(rows_of(work, self._context))
         table.check_layout(work.layout)
         table.check_plain()
+        check_identifiers(table, work.schema.primary_key if self._context.upsert else ())
 
         def change() -> CommitContent:
             return self._planned(work, mergeable(table.columns(), wanted, work, next_id=table.next_id))
@@ -294,6 +295,7 @@ class IcebergSteps(Target):
         if step == STEP_LAST:
             return CommitContent()
         table.check_plain()
+        check_identifiers(table, work.schema.primary_key if self._context.upsert else ())
         if columns_of(work, table, self._context) != staged.columns or table.partitions() != staged.partitions:
             raise TargetModifiedError(
                 f"{work.target}: somebody changed the columns or partitions of the Iceberg table while an epoch was "

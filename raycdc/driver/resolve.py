@@ -295,6 +295,7 @@ class ResolvedRun:
             config.sink.no_layout,
             config.pipeline.on_existing == "merge",
             config.source.why_key_only,
+            config.spark.conf.get("spark.sql.session.timeZone", ""),
         )
         return TransformedTables(
             rules.transforms, resolver or PlainResolver(), use, rules.masks, rules.naming, on_names

@@ -47,7 +47,7 @@ from raycdc.model.rules.transform import UNCHANGED, Transform, Transforms
 from raycdc.model.types import keeps_meaning
 from raycdc.transform.masks import masked_changes, masked_schema
 from raycdc.transform.naming import Names, Naming, names_of_changes, renamed, renamed_changes
-from raycdc.transform.resolved import CONSTANT_META, PlainResolver, ResolvedTransform, TransformResolver
+from raycdc.transform.resolved import CONSTANT_META, PlainResolver, ResolvedTransform, TransformResolver, is_plain
 from raycdc.transform.target_rules import KEEP_ROWS, needs_row_before
 
 
@@ -162,7 +162,8 @@ class TransformUse:
     it can. `order_by`: the column that orders the changes of a key, if any. `leaves_out`: rows on which an expression
     fails are left out. `no_layout`: returns the reason why a target with the given columns cannot have the requested
     layout; empty if it can. `adopts`: targets may have had rows of other writers. `why_key_only`: the reason why a
-    change may lack the row before it, except for its key; empty if no change does.
+    change may lack the row before it, except for its key; empty if no change does. `time_zone`: that of the sessions
+    that compute expressions; empty: UTC.
     """
 
     upsert: bool = False
@@ -172,6 +173,7 @@ class TransformUse:
     no_layout: Callable[[TableLayout, TableSchema], str] = lambda _, __: ""
     adopts: bool = False
     why_key_only: str = ""
+    time_zone: str = ""
 
 
 @dataclass(slots=True)
@@ -196,6 +198,8 @@ class TransformedTables:
         """Return a text that changes if the table's rows would change; empty without a transform and masks."""
         transform = self.transforms.of(table)
         parts = ["" if transform is None else transform.identity().removeprefix(UNCHANGED), self.masks.identity(table)]
+        if transform is not None and not is_plain(transform) and self.use.time_zone not in ("", "UTC"):
+            parts[0] += f"@{self.use.time_zone}"
         return "+".join(parts) if parts[1] else parts[0]
 
     def read(

@@ -328,3 +328,16 @@ def test_a_type_that_changed_under_an_expression_is_refused_if_the_source_did_no
                 transformed_changes(use, None, [change])
         else:
             assert transformed_changes(use, None, [change]) == [change]
+
+
+def test_expressions_that_are_computed_in_another_time_zone_are_another_transform() -> None:
+    computed, plain = (
+        Transforms([Transform(table="shop.orders", projection=projection)]) for projection in ("id, f(at) AS x", "id")
+    )
+    table = TableId("shop", "orders")
+
+    def identity(transforms: Transforms, zone: str) -> str:
+        return TransformedTables(transforms, use=TransformUse(time_zone=zone)).identity(table)
+
+    assert identity(computed, "") == identity(computed, "UTC") != identity(computed, "Europe/Berlin")
+    assert identity(plain, "") == identity(plain, "Europe/Berlin")

@@ -76,7 +76,7 @@ ENDLESS = (
 
 #: Commands that the story leaves out, and who plays them.
 ELSEWHERE: dict[str, str] = {
-    "pip install 'raycdc[iceberg,kafka,mongodb,postgresql]'": "tests/e2e/test_installed.py installs the wheel",
+    "pip install '.[iceberg,kafka,mongodb,postgresql]'": "tests/e2e/test_installed.py installs the wheel",
     "raycdc demo": "tests/e2e/test_demo.py plays the demo of every pair (make test-long SUITE=demos)",
     "export MYSQL_PASSWORD=secret": "the story sets it for its commands",
     "raycdc run shop.toml --standby": "tests/e2e/test_standby.py plays two drivers of one state",

@@ -7,6 +7,7 @@ import importlib
 import json
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,11 @@ def test_the_changelog_names_the_formats_that_are_written() -> None:
     assert newest == {"manifest": CHANGE_VERSION, "commit record": COMMIT_VERSION, "sealed plan": PLAN_VERSION}
 
 
+MEMBERS_OF_LIBRARIES = {"RawBSONDocument.raw", "RDD.mapPartitions"}
+#: Folders of a state, which documents name as they name folders of the code.
+STATE_FOLDERS = {"spool", "known", "looked_up", "run_events", "dead_letters", "generations"}
+
+
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "raycdc/DECISIONS.md"])
 def test_modules_that_developers_are_pointed_to_exist(page: str) -> None:
     text = (ROOT / page).read_text()
@@ -225,6 +231,13 @@ def test_modules_that_developers_are_pointed_to_exist(page: str) -> None:
     files = [f"/{path.relative_to(ROOT)}" for folder in ("raycdc", "tests", "examples") for path in _python(folder)]
     assert len(named) > 20
     assert sorted(name for name in named if not any(file.endswith(f"/{name}") for file in files)) == []
+    folders = {match for match in re.findall(r"`((?:\w+/)+)`", text) if match.split("/")[0] not in STATE_FOLDERS}
+    parents = {f"/{path.relative_to(ROOT)}/" for path in ROOT.glob("*/**/") if ".venv" not in path.parts}
+    assert sorted(name for name in folders if not any(parent.endswith(f"/{name}") for parent in parents)) == []
+    sources = [path.read_text(encoding="utf-8") for path in _python("raycdc")]
+    members = [(cls, name) for cls, name in re.findall(r"`([A-Z]\w+)\.(\w+)`", text) if not cls.isupper()]
+    missing = {f"{cls}.{name}" for cls, name in members if not _has_member(cls, name, sources)}
+    assert sorted(missing - MEMBERS_OF_LIBRARIES) == []
     targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
     assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
 
@@ -237,6 +250,12 @@ def test_the_nouns_of_flink_lead_to_what_is_there() -> None:
     for module, name in names:
         found = importlib.import_module(f"raycdc.{module}")
         assert not name or hasattr(found, name), f"{module}.{name}"
+
+
+def _has_member(cls: str, name: str, sources: Sequence[str]) -> bool:
+    """Return True if a module has the class `cls` and names its member `name`."""
+    its = (text for text in sources if re.search(rf"^class {cls}\b", text, re.MULTILINE))
+    return any(re.search(rf"\b{name}\b", text) for text in its)
 
 
 def _python(folder: str) -> list[Path]:

@@ -25,7 +25,7 @@ def bad_rows(store: CheckpointStore, committed: int) -> dict[str, int]:
 def add_bad_rows(store: CheckpointStore, epoch: int, more: Mapping[str, int], *, committed: int) -> None:
     """Record that `epoch`, about to be committed after `committed`, leaves out the rows in `more`.
 
-    Repeating the call changes nothing, even if it has only some of the tables because other targets already hold the
+    Repeating the call changes nothing. A repeated call may have fewer tables, because some targets already hold the
     epoch.
     """
     before, document = bad_rows(store, committed), store.documents.read(_NAME)

@@ -58,12 +58,12 @@ UPGRADES: dict[int, Upgrade] = {1: _name_segments_by_node, 2: _number_changes}
 #: The version of documents other than manifests and commit records, and their upgrades.
 DOCUMENT_VERSION = 1
 DOCUMENT_UPGRADES: dict[int, Upgrade] = {}
-#: The version of documents with parts that older versions of raycdc would ignore, so that they refuse the document. A
-#: document without such parts keeps the earlier version, which older versions can read.
+#: The version of documents with parts that older versions of raycdc would ignore, which makes older versions refuse the
+#: document. A document without such parts keeps `DOCUMENT_VERSION`, which they can read.
 EXTENDED_VERSION = 2
 EXTENDED_UPGRADES: dict[int, Upgrade] = {**DOCUMENT_UPGRADES, DOCUMENT_VERSION: lambda plain: plain}
 
-#: The number of an object's entries that are converted to the canonical form in one call. One call for each entry takes
+#: The number of an object's entries that one call converts to the canonical form. A call for each entry would take
 #: several times as long.
 _ENTRIES_AT_ONCE = 256
 
@@ -78,7 +78,7 @@ def encode(document: Mapping[str, object]) -> bytes:
     """Return `document` as UTF-8 JSON with the key ``sha``, the SHA-256 of its canonical form without that key.
 
     Invariant: `decode` of this and every later version reads the result. A document that is damaged, or written by a
-    newer raycdc, is a `StateError` that names its file, and is never taken for a missing state.
+    newer raycdc, leads to a `StateError` that names its file. It is never taken for a missing document.
     """
     return encode_signed(document)[0]
 
@@ -112,7 +112,7 @@ def decode_signed(data: bytes, *, origin: str) -> tuple[Document, str]:
 
 
 def manifest_of(written: Any, *, origin: str) -> Manifest:
-    """Return the manifest of the document `written`, which is a whole one.
+    """Return the manifest in the document `written`, which must be whole (no difference).
 
     Raises `StateError` that names `origin`.
     """
@@ -122,7 +122,7 @@ def manifest_of(written: Any, *, origin: str) -> Manifest:
 
 
 def whole_manifest(written: Any, *, origin: str) -> Any:
-    """Return the document of a whole manifest in the form of this version.
+    """Return the document of a whole manifest, upgraded to the present version.
 
     Raises `StateError` that names `origin`.
     """

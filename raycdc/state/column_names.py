@@ -1,4 +1,4 @@
-"""Columns with another name in their targets (`raycdc.transform.naming`), kept for the life of the state.
+"""Stores the columns whose targets have them under a different name (`raycdc.transform.naming`).
 
 ``names.json`` is written before the first row, and entries are never removed: a column that is dropped and added again
 has the same name as before.

@@ -1,10 +1,11 @@
-"""The configuration with which a state was made: recorded in the state, and compared at each start
-(`raycdc.config.changes`).
+"""Records the configuration with which a state was made. Each start compares it (`raycdc.config.changes`).
 
 ``configured.json`` has `keys` with values as in TOML, by ``section.key``. For a key that may hold a credential it has
-only a digest. ``changelog.json`` records how changes are made a full changelog (``source.changelog``); a pipeline keeps
-its first setting forever. Keys that may change freely are left out. A state from before this document gets it at its
-next start without a comparison.
+only a digest. Keys that may change freely are left out. A state of an older version, without the document, gets it at
+its next start, which then compares nothing.
+
+``changelog.json`` records the origin of the row before a change (``source.changelog``, `FullBy`); a pipeline keeps its
+first setting forever.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Difference:
         return f"{self.key} is {json.dumps(self.now)}, and was {json.dumps(self.was)} when the state was made"
 
     def tables(self, followed: Collection[str]) -> list[str]:
-        """Return the tables whose rows would not match: those that the values name, or all of `followed`."""
+        """Return the tables whose rows in the targets do not match the new value: the tables that the values name, or
+        all of `followed`.
+        """
         if isinstance(self.was, dict) or isinstance(self.now, dict):
             was = self.was if isinstance(self.was, dict) else {}
             now = self.now if isinstance(self.now, dict) else {}
@@ -135,7 +138,7 @@ def write_configured(store: CheckpointStore, keys: Mapping[str, Setting]) -> Non
 def differences(was: Mapping[str, Setting], now: Mapping[str, Setting], config: PipelineConfig) -> list[Difference]:
     """Return the keys of `now` that differ from `was`.
 
-    Keys that only one of the two has are ignored. If the type of source or sink differs, that is the only difference
+    A key that `now` or `was` lacks is ignored. If the type of source or sink differs, that is the only difference
     returned for its section.
     """
     changed = [key for key in now if key in was and was[key] != now[key] and key not in _SELECTION]
@@ -249,7 +252,10 @@ def keep_changelog(store: CheckpointStore, full_by: FullBy) -> None:
 
 
 def begun_with(store: CheckpointStore, *, full: bool) -> FullBy:
-    """Return the origin that the pipeline began with. Raises `ConfigError` if rows were written with another `full`."""
+    """Return the origin with which the pipeline began.
+
+    Raises `ConfigError` if rows were written with a different one than `full`.
+    """
     document = store.documents.read(_CHANGELOG)
     begun = FullBy(document["by"]) if document is not None else FullBy.NOTHING
     if store.last_manifest() is not None and bool(begun) is not full:

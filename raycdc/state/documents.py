@@ -1,13 +1,14 @@
 """The driver's documents other than epochs: requests, column names, counts of bad rows, and others.
 
 Each has a module that knows its content; `KINDS` below lists all kinds of files. A folder cannot check the newest
-generation and write a document in one step, so a driver that was suspended between the two may still write after its
-successor. Therefore each driver writes files of its own generation, and first records the documents that it takes over,
-with their content; documents of a stale driver are not read.
+generation and write a document in one step, so a driver that was suspended between the two may write after its
+successor has written. Therefore each driver writes files of its own generation only. At its start it takes over the
+existing documents: it records them with their content in one file. Documents that a stale driver writes later are not
+read.
 
 | files of a document | the valid one |
 |---|---|
-| a file of a generation that is not older than the last take-over | that of the newest generation |
+| a file of a generation that is not older than the last take-over | the file of the newest generation |
 | only older files | the document in the last take-over, or none |
 | no take-over, in a state of an older version | the file without a generation |
 
@@ -86,7 +87,7 @@ KINDS: Mapping[str, StateFileKind] = MappingProxyType(
         "data source": _document("datasource.json"),
     }
 )
-#: A document whose write was interrupted. Its name contains the final name.
+#: The file of an interrupted write. Its name contains the final name of the document.
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
 
 
@@ -123,7 +124,7 @@ class DriverDocuments:
         self.folder = folder
         self._generations = generations
         self._taken_over: _TakenOver | None = None
-        #: Held by a thread of the driver from reading a document until it has written the changed document.
+        #: A thread of the driver holds this lock from reading a document until the changed document is written.
         self.changing = threading.RLock()
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -133,15 +134,15 @@ class DriverDocuments:
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace the document `name` durably. Raises `FencedError` if another driver took over.
 
-        It has a ``version`` of its own if older versions of raycdc must not ignore parts of it
+        A document with parts that older versions of raycdc must not ignore has its own ``version``
         (`codec.EXTENDED_VERSION`).
         """
         assert name in DOCUMENTS, f"{name} is none of the documents in raycdc.state.documents"
         data = codec.encode({"version": codec.DOCUMENT_VERSION, **document})
         while True:
             generation = self.as_driver(name, lambda: self._write(name, data))
-            # If the driver raised its own generation meanwhile, its take-over does not include this write, so it is
-            # repeated.
+            # If the driver raised its own generation during the write, the new take-over lacks the document, so the
+            # write is repeated.
             if self._generations.own() in (generation, None):
                 return
 
@@ -153,7 +154,7 @@ class DriverDocuments:
         self.folder.atomically(lambda: self._take_over(own))
 
     def as_driver(self, what: str, act: Callable[[], T]) -> T:
-        """Return the result of `act`, done in one step with the check of the generation if the storage can.
+        """Return the result of `act`. The check of the generation and `act` are one step if the storage supports that.
 
         Raises `FencedError` if another driver took over; its message says that `what` was not done.
         """
@@ -167,7 +168,7 @@ class DriverDocuments:
     def _write(self, name: str, data: bytes) -> int:
         """Write the document, and return the generation for which it was written.
 
-        A process that is no driver has the state to itself.
+        A process without a generation, such as a command, is the only user of the state.
         """
         own = self._generations.own()
         generation = self._generations.newest() if own is None else own

@@ -1,15 +1,16 @@
-"""``meta.json``: the identity of a state, and the bar of a location that must not be used.
+"""``meta.json``: the identity of a state, and the mark that bars a location from use.
 
-Written once, except when the state is moved.
+The document is written once, and replaced only when the state is moved or copied. A location is *barred* if its state
+was moved away, or if a copy into it is not complete.
 
 | version | content | a process that tries to use the state |
 |---|---|---|
 | 1 | the pipeline's name and the identity of its commits | may |
-| 2, with `moved_to` | the state is at another location now | gets that location |
-| 2, with `copied_from` | a copy of a state is being written | is told that it is incomplete |
+| 2, with `moved_to` | the state is at another location now | is refused; the error names that location |
+| 2, with `copied_from` | a copy of a state is being written | is refused; the error says that the copy is incomplete |
 
-A raycdc that knows only version 1 refuses version 2 by its number. A standby may have read the document before it was
-barred, so a claim of a generation reads it again, before and after the claim (`require_usable`).
+A raycdc that knows only version 1 refuses version 2 by its number. A standby may have read the document before the
+location was barred. Therefore a claim of a generation reads it again, before and after the claim (`require_usable`).
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ BARRED_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class StateIdentity(JsonObject):
-    """The identity of a state: its pipeline, and `checkpoint`, which is in every commit of it.
+    """The identity of a state: the name of its pipeline, and `checkpoint`, which every commit to a sink contains.
 
-    `moved_to` bars a location that a state has left, `copied_from` a location whose copy is not complete; both are
-    folders or URLs. `at_ms` is the time of the bar. `copy` identifies the copying process.
+    If `moved_to` is set, the location is barred because the state was moved there. If `copied_from` is set, the
+    location is barred because the copy from there is not complete. Both are folders or URLs. `at_ms` is the time at
+    which the location was barred. `copy` identifies the copying process.
     """
 
     checkpoint: str
@@ -73,7 +75,7 @@ class StateIdentity(JsonObject):
 
 
 def read_identity(folder: StateFolder) -> StateIdentity | None:
-    """Return the content of ``meta.json``, even if it is a bar; None if there is none."""
+    """Return the content of ``meta.json``, even if it bars the location; None if there is no such document."""
     document = codec.read(folder, NAME)
     if document is None:
         return None
@@ -130,7 +132,7 @@ def _created(folder: StateFolder, pipeline: str, *, create: bool) -> StateIdenti
     folder.require_usable()
     folder.create("epochs", "commits", "schemas", "spool")
     folder.create_once(NAME, StateIdentity(uuid.uuid4().hex, pipeline).encoded())
-    # Two first starts may run here before the lease stops one of them. Both must use the same identity.
+    # Two first starts may reach this line before the lease stops one of them. Both must use the same identity.
     created = read_identity(folder)
     assert created is not None
     return created

@@ -21,10 +21,10 @@ from raycdc.storage.url import FolderLocation, Location, ObjectLocation, parse_l
 
 @dataclass(frozen=True, slots=True)
 class StateLocation:
-    """The location of the documents, and the folder `work` of this machine for segments and files of processes.
+    """The location of a state's documents, and the folder `work` on this machine for segments and files of processes.
 
-    `work` is the state's own folder if the state is in a folder. Picklable; `settings` contain secrets, for processes
-    of the run.
+    `work` is the state's own folder if the state is in a folder. Picklable, for the processes of a run; `settings`
+    contain secrets.
     """
 
     location: Location

@@ -1,7 +1,8 @@
-"""Rows that changed in the source's log, but that the source cannot deliver when they are read.
+"""Missing rows: the source's log reports their change, but the source cannot deliver the rows themselves.
 
-In the stream's state, ``missing`` has their total number, and the missing rows of the epoch that the state ends. Each
-epoch therefore reports its own, whether it is staged once or again, and however often an unchanged state is sealed.
+``missing`` in the stream's state has the total number of missing rows, and lists the missing rows of the epoch that
+ends with this state. Therefore each epoch reports its own missing rows only, even if it is staged twice or if an
+unchanged state is sealed again.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ class MissingRow(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class MissingState(JsonObject):
-    """The missing rows in a stream's state: their total `count`, and the `rows` of the epoch that the state ends."""
+    """The missing rows in a stream's state: their total `count`, and the `rows` of the epoch that ends with this
+    state.
+    """
 
     count: int = 0
     rows: tuple[MissingRow, ...] = ()
 
 
 class MissingRows:
-    """The missing rows of an open epoch, and the number of earlier ones. For one thread."""
+    """The missing rows of an open epoch, and the number of missing rows in earlier epochs. For one thread."""
 
     def __init__(self, before: MissingState) -> None:
         self._count = before.count

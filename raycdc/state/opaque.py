@@ -1,16 +1,16 @@
-"""Parts of a state that only their author can interpret; the core passes, compares and stores them.
+"""Parts of a state that only the component that made them can interpret. The core passes, compares and stores them.
 
 | value | its author |
 |---|---|
 | `Position` | a connector: the position of its log |
 | `LogNotes` | a connector: further data that its log needs to continue from there |
-| `SealedSplit` | the reader of the unbounded split: the position, and data that belong to it |
+| `SealedSplit` | the reader of the unbounded split: the position, and the data to continue from it |
 | `EnumeratorState` | an enumerator |
 | `PlannerState` | the part of a connector that cuts tables into chunks |
 
 Each author has its own classes with a codec, such as ``BinlogOffset.from_json(position.to_json())``. The classes of
-this module hold the JSON of that codec, as links and stores have it. Invariant: the JSON is written exactly as it was
-read.
+this module hold the JSON that this codec makes, in the form in which it is sent and stored. Invariant: the JSON is
+written exactly as it was read.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ NO_NOTES = LogNotes({})
 class SealedSplit(Opaque):
     """The state of an unbounded split, as it is sealed with every epoch.
 
-    The properties have the same name in every state that has them, so that all code may use them.
+    The properties read fields that have the same name in the state of every reader, so any code may use them.
     """
 
     __slots__ = ()
 
     @property
     def position(self) -> Position | None:
-        """Return the position of the split; None for a source whose states have none."""
+        """Return the position of the split; None if the source's states have no position."""
         return Position(self._json["position"]) if "position" in self._json else None
 
     @property
@@ -108,7 +108,10 @@ class EnumeratorState(Opaque):
 
 
 class PlannerState(Opaque):
-    """The progress of cutting a table into chunks; at first only the key by which the table is cut."""
+    """The progress of cutting a table into chunks.
+
+    At the beginning it has only the key columns by which the table is cut.
+    """
 
     __slots__ = ()
 

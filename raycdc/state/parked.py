@@ -1,13 +1,13 @@
-"""Parked targets.
+"""Parked targets: each could not take its rows of a sealed epoch, and the other targets go on without it.
 
-A parked target could not take its rows of a sealed epoch, and the other targets go on without it. Its entry is part of
-the commit record (`raycdc.state.store`), written by the epoch loop (`raycdc.delivery.targets.parked_targets`). The
-record lists the tables that wait for a decision. The source is notified (`raycdc.source.tables.parking.Refusal`) and
-passes none of their rows from some later position on; rows before that are not written either.
+The epoch loop writes an entry for each parked target into the commit record (`raycdc.delivery.targets.parked_targets`).
+The entry lists the source tables that wait for a user's decision. The source is notified
+(`raycdc.source.tables.parking.Refusal`) and passes no rows of these tables from some later position on. Rows before
+this position are not written either.
 
 A source table takes part again from the manifest in which its resnapshot began: its incarnation is then greater than
-when it was parked, and its rows start by emptying the target. This is independent of how much of the refused epoch the
-target got.
+when it was parked, and the resnapshot empties the target first. It therefore does not matter how much of the refused
+epoch the target has.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from raycdc.model import TableId
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.state.opaque import Position
 
-#: The advice for each reason, to be followed before the table is resnapshotted. ``tests/e2e/test_ways_out.py`` tests
-#: each, and fails for a reason without a test.
+#: The advice for each reason: what to do before the table is resnapshotted. ``tests/e2e/test_ways_out.py`` tests each
+#: advice, and fails for a reason without a test.
 WAYS_OUT: Mapping[ParkReason, str] = {
     ParkReason.CHANGE: "Delete or move away the target if it is a changelog or has another key; any other is emptied, "
     "and gets the columns that the table has now",
@@ -48,9 +48,9 @@ class ParkedTarget(JsonObject):
     """A target that has nothing from `epoch` on, except for the part that its commit vector `held` covers (None:
     nothing).
 
-    `sources` are the source tables that do not take part, with their incarnations when they were parked. `positions`
-    are those of the splits before the epoch. `begun`: a merged target was emptied and has rows again, from tables that
-    are no longer in `sources`.
+    `sources` are the source tables whose rows are not written, with their incarnations when they were parked.
+    `positions` are the positions of the splits before the epoch. `begun` is True if a merged target was emptied and has
+    rows again, from tables that are no longer in `sources`.
     """
 
     epoch: int
@@ -67,7 +67,7 @@ class ParkedTarget(JsonObject):
         if manifest.epoch < self.epoch:
             return False
         if str(source) not in self.sources:
-            # A table that is routed to the target later. Its rows are written after the target was emptied.
+            # This table was routed to the target later. Its rows may be written, because the target was emptied before.
             return not self.begun and not any(self._is_back(TableId.parse(name), manifest) for name in self.sources)
         return not self._is_back(source, manifest)
 

@@ -1,28 +1,36 @@
 """Decides what to do with a sealed epoch that has no commit record, before anything is written.
 
-Called by the epoch loop at its start, for each such epoch in order, with the commit vector of each of its tables.
+Called by the epoch loop at its start, for each such epoch in order, with the commit vectors of the epoch's target
+tables.
 
-| tables that hold the epoch | segments of the other tables | decision |
+The table below uses these terms. A target table holds an epoch *in part* from its first row on. A table has a
+*tombstone* of an epoch if an earlier recovery dropped the epoch and forbade the table to take it.
+
+| target tables | segments that the lacking tables need | decision |
 |---|---|---|
-| one holds less than its record says, or a later epoch than any we sealed | – | `Refuse` |
-| one holds an unrecorded epoch that we did not seal, or not for it, or only after it was written | – | `Refuse` |
-| some hold a tombstone of it, none has rows of it | – | `Tombstone`: an earlier recovery dropped it and was \
-interrupted |
-| some hold a tombstone of it, some have rows | – | `Frozen`: a replaced driver wrote while it was being dropped; the \
-barred tables are resnapshotted |
-| all | – | `WriteRecord` |
-| some, in part, or none | intact | `Replay` for the tables that lack it |
-| some or in part | gone | `Frozen`: tables whose rows are gone are resnapshotted, others go on |
-| none | gone | `Tombstone`: it and all later epochs are dropped and their log range is read again under new numbers |
+| one holds less than its commit record says, or an epoch later than the newest of this state | – | `Refuse` |
+| one holds an unrecorded epoch that this state did not seal, that has nothing for the table, or that was sealed \
+after the table was written | – | `Refuse` |
+| some have a tombstone of the epoch, none has rows of it | – | `Tombstone`: an earlier recovery dropped the epoch \
+and was interrupted |
+| some have a tombstone of the epoch, some have rows of it | – | `Frozen`: a replaced driver wrote the epoch while it \
+was being dropped; the tables with a tombstone are resnapshotted |
+| all hold the whole epoch | – | `WriteRecord` |
+| at least one lacks the epoch or a part of it | intact | `Replay` for the tables that lack something |
+| at least one holds the epoch or a part of it, at least one lacks something | missing | `Frozen`: the tables whose \
+segments are missing are resnapshotted, the others go on |
+| none holds any of the epoch | missing | `Tombstone`: the epoch and all later ones are dropped, and their log range \
+is read again under new numbers |
 
-The sink is read first: a decision by the segments alone would drop epochs whose rows are in the sink already.
+The sink is read first, because a decision by the segments alone would drop epochs whose rows are already in the sink.
 
-A table holds an epoch in part from its first row on. If the epoch renames columns, it does so from the schema change
-on: otherwise, after a drop of the epoch, the renames would be repeated under another number, and exchanged names do not
-show that they were exchanged before. All other schema changes may be carried out twice.
+If an epoch renames columns, a table holds it in part as soon as the columns are renamed, even without a row. Such an
+epoch must not be dropped: its renames would be carried out again under a new number, and if two columns exchanged their
+names, the table does not show that they already did. All other schema changes may be carried out twice.
 
 A frozen epoch keeps its number and its range of the log, because some tables have its rows. The same rows cannot be
-made again for the other tables (chunks that are read again are newer), so those are resnapshotted.
+made again for the other tables, because chunks that are read again have newer rows. Therefore these tables are
+resnapshotted.
 """
 
 from __future__ import annotations
@@ -39,16 +47,17 @@ STEP_SCHEMA = 0
 STEP_APPEND = 1
 STEP_MERGE = 2
 STEP_LAST = 3
-#: The step of a tombstone: the epoch is refused forever, but its number stays used.
+#: The step of a tombstone. A table whose vector has this step refuses the epoch forever. The epoch's number is not used
+#: again.
 STEP_TOMBSTONE = 7
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class CommitVector:
-    """The progress of a target table: it holds everything up to and including (`epoch`, `step`), written by
-    `generation`.
+    """The progress of a target table: it holds everything up to and including (`epoch`, `step`), which `generation`
+    wrote.
 
-    `digest` is that of the epoch's manifest (`Manifest.digest`), or 0 if the target does not store it. Two copies of
+    `digest` identifies the epoch's manifest (`Manifest.digest`); 0 if the target does not store digests. Two copies of
     one state use the same numbers and generations, but never the same digest.
     """
 
@@ -91,8 +100,9 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """No table holds the epoch, and it cannot be replayed: write its tombstone to `tables`, and drop it and all later
-    epochs.
+    """No table holds the epoch, and it cannot be replayed.
+
+    Its tombstone is written to `tables`; the epoch and all later ones are dropped.
     """
 
     tables: tuple[TableId, ...]
@@ -107,8 +117,10 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """An epoch that is not recorded: the generation that sealed it, the targets for which it has rows or changes, and
-    the digest of its manifest.
+    """A sealed epoch without a commit record.
+
+    It has the generation that sealed the epoch, the targets for which the epoch has rows or changes, and the digest of
+    its manifest.
     """
 
     generation: int
@@ -142,7 +154,7 @@ def decide(
 
     `holds` are the vectors that the epoch's target tables report, `recorded` are the vectors of the last commit record
     by table name, and `newest_epoch` is the greatest epoch number that this state ever used. `lost` are targets that
-    need segments which are missing or damaged, `renamed` those whose columns get other names in the epoch.
+    need segments which are missing or damaged; `renamed` are targets of which the epoch renames columns.
     """
     if contradiction := contradictions(holds, recorded=recorded, newest_epoch=newest_epoch):
         return contradiction
@@ -171,8 +183,8 @@ def lacks(epoch: int, vector: CommitVector | None) -> bool:
 def contradictions(
     holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]], newest_epoch: int
 ) -> Refuse | None:
-    """Return a refusal for the first table that holds less than recorded (restored, swapped, deleted) or more than was
-    ever sealed; None if there is none.
+    """Return a refusal for the first table that holds less than recorded or more than was ever sealed; None if there is
+    none.
     """
     for text in shortfalls(holds, recorded=recorded).values():
         return Refuse(text)
@@ -182,7 +194,9 @@ def contradictions(
 def shortfalls(
     holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]]
 ) -> dict[TableId, str]:
-    """Return the tables that hold less than recorded, each with a message: they were deleted, restored or swapped."""
+    """Return the tables that hold less than recorded, because they were deleted, restored or swapped; each with a
+    message.
+    """
     found = {}
     for table, vector in holds.items():
         record = recorded.get(str(table))
@@ -220,9 +234,9 @@ def ahead(
     """Return a refusal for the first table with an epoch that has one of our numbers, but was written by another copy
     of this state.
 
-    `sealed` are all unrecorded epochs. A table's epoch beyond its record must be one of these, have rows for the table,
-    be sealed before it was written, and have the same digest; otherwise the other copy, which uses the same numbers,
-    wrote it.
+    `sealed` are all unrecorded epochs. An epoch that a table holds beyond its commit record must be in `sealed`, have
+    rows or changes for the table, be sealed before the table was written, and have the same digest. Otherwise another
+    copy of this state, which uses the same numbers, wrote the epoch.
     """
     for table, vector in holds.items():
         if vector is None or vector.step == STEP_TOMBSTONE:

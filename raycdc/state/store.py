@@ -1,8 +1,8 @@
 """The checkpoint on durable storage: manifests, commit records, schemas, generation and lease of one pipeline.
 
 Called by the coordinator (manifests, schemas) and by the driver (lease, generation, commits, recovery), which may be
-different processes, so every answer comes from storage. Only the names of durable schemas, and the base of the last
-commit record, are kept in memory.
+different processes, so every answer comes from storage. The process keeps only two things in memory: the names of
+schemas that are known to be durable, and the base of the last commit record.
 
 ```
 meta.json            the state's identity, written first and once (`raycdc.state.identity`)
@@ -26,8 +26,9 @@ spool/               segments of readers on this node
 
 All kinds of files are in `raycdc.state.documents`.
 
-Invariant: a document exists complete or not at all (temporary file, fsync, rename, fsync of the folder), and its
-epoch's number is never used for another. Writers whose generation is no longer the newest are refused (`FencedError`).
+Invariants: a document exists completely or not at all (temporary file, fsync, rename, fsync of the folder). The number
+of an epoch is never used for another epoch. Writers whose generation is no longer the newest are refused
+(`FencedError`).
 """
 
 from __future__ import annotations
@@ -55,13 +56,18 @@ from raycdc.state.manifests.manifest_files import KnownManifest, ManifestCompact
 
 __all__ = ["KEEP_COMMITTED", "CheckpointStore", "CommitRecord", "RoutedTarget", "sweep"]
 
-#: The number of committed epochs whose manifests and records are kept for people. Recovery needs only the last one.
+#: The number of committed epochs whose manifests and records are kept. People may inspect them; recovery needs only the
+#: last epoch.
 KEEP_COMMITTED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """What a process remembers besides storage: the base of its commit records, and documents known to be durable."""
+    """The part of a checkpoint that a process keeps in memory.
+
+    `bases` keeps the base of the commit records. `durable` has the names of schema documents that are known to be
+    durable, which need not be synced again.
+    """
 
     bases: RecordBases
     durable: set[str] = field(default_factory=set)
@@ -89,10 +95,11 @@ class CheckpointStore:
         of the documents.
         """
         self.location = path if isinstance(path, StateLocation) else StateLocation.of(path)
-        #: The local folder for segments and files of processes: the state's own folder if the state is in a folder.
+        #: The local folder for segments and files of processes. It is the state's own folder if the state is in a
+        #: folder.
         self.path = self.location.work
         self._folder = self.location.open(disk)
-        #: Segments of readers on this node. The folder exists after the store was created.
+        #: The folder with segments of readers on this node. It exists as soon as the state was created.
         self.spool = self.path / "spool"
         self.generations = Generations(self._folder)
         self.manifest_files = ManifestFiles(self._folder, compaction)
@@ -104,8 +111,8 @@ class CheckpointStore:
         if create and self.location.on_store:
             LocalFolder(self.path).create("spool")
         self.pipeline = identity.pipeline
-        #: The identity of this checkpoint. It is part of every sink commit, so that epochs of a deleted state never
-        #: look committed.
+        #: The identity of this checkpoint. It is part of every sink commit. Epochs of a deleted state, which have the
+        #: same numbers, therefore never look committed.
         self.checkpoint = identity.checkpoint
         #: The identity of this pipeline's commits in a sink.
         self.app_id = f"raycdc:{self.pipeline}:{self.checkpoint}"
@@ -143,12 +150,11 @@ class CheckpointStore:
         return sweep(self.spool, self.needed_segments())
 
     def lease(self, wait: Callable[[str], None] | None = None) -> Lease:
-        """Take the state for this process until `Lease.release`. Raises `StateError` that names the process that has
-        it.
+        """Take the state for this process until `Lease.release`.
 
-        The lock does not exclude a driver on another machine, but such a driver is known by its heartbeats. If it died
-        without a last report, this waits for `raycdc.state.drivers.heartbeat.SILENT_S` (`require_vacant` explains
-        `wait`).
+        Raises `StateError` that names the process that has it. The lock does not exclude a driver on another machine;
+        the heartbeats of such a driver do. If it died without a last report, the call waits for
+        `raycdc.state.drivers.heartbeat.SILENT_S` (`require_vacant` explains `wait`).
         """
         lock = self.lock.take()
         try:
@@ -173,7 +179,8 @@ class CheckpointStore:
                 self._folder.create_once(name, encoded.data)
             if self._folder.read(name) == encoded.data:
                 return encoded.known
-            # The same manifest may be encoded differently than the first time, because there are more earlier ones now.
+            # A second call may encode the same manifest differently, because it may be relative to a different earlier
+            # manifest.
             there = self.manifest_files.read(manifest.epoch)
             if there is None or there.to_json() != manifest.to_json():
                 raise StateError(
@@ -188,7 +195,7 @@ class CheckpointStore:
     def manifest(self, epoch: int) -> Manifest:
         """Return the manifest of `epoch`. Raises `StateError` if it does not exist (never sealed, dropped or pruned).
 
-        Segments in the state's spool get their present path; segments of other nodes are located by the caller.
+        Segments in the state's spool get their present path. The caller must locate segments of other nodes.
         """
         manifest = self._folder.atomically(lambda: self.manifest_files.read(epoch))
         if manifest is None:
@@ -213,8 +220,8 @@ class CheckpointStore:
     def manifests(self, after: int = -1) -> Iterator[Manifest]:
         """Yield the sealed epochs greater than `after`, ascending, read one at a time.
 
-        They are synced first, because their writer may have died before they were durable, and they may be written to
-        the sink now.
+        Each is synced first: its writer may have died before it was durable, and the caller may write the epoch to the
+        sink.
         """
         epochs = self.sealed_epochs(after)
         if epochs:
@@ -261,7 +268,7 @@ class CheckpointStore:
     def last_commit(self) -> CommitRecord | None:
         """Return the newest commit record; None if no epoch was committed yet.
 
-        It is synced first: its writer may have died before it was durable, and the caller relies on it.
+        The record is synced first: its writer may have died before it was durable, and the caller relies on it.
         """
         return self._folder.atomically(lambda: self._remembered.bases.newest(CommitFiles(self._folder)))
 
@@ -272,8 +279,9 @@ class CheckpointStore:
         return fingerprint
 
     def put_documents(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
-        """Store schema documents by their fingerprints: each is ``TableSchema.to_json`` and the source's own data
-        (`document`).
+        """Store schema documents by their fingerprints.
+
+        A document has ``TableSchema.to_json`` and the source's own data (`document`).
         """
         named = {f"schemas/{fingerprint}.json": document for fingerprint, document in documents.items()}
         new = {
@@ -305,9 +313,9 @@ class CheckpointStore:
 
 
 def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) -> int:
-    """Delete epochs older than the last `KEEP_COMMITTED` committed ones, but no file needed to read the kept ones.
+    """Delete the files of epochs older than the last `KEEP_COMMITTED` committed ones.
 
-    Returns the first kept epoch.
+    Files needed to read the kept epochs stay. Returns the first kept epoch.
     """
     kept = commits.kept(KEEP_COMMITTED)
     first = manifests.kept_from(kept)

@@ -1,18 +1,19 @@
-"""Commit records: what the targets of a state hold after an epoch, and which of several records counts.
+"""Commit records: the epochs that a state's targets hold, and the choice of the valid one among several records.
 
-Large records are written as differences, by `raycdc.state.commits.record_bases`.
+`raycdc.state.commits.record_bases` writes large records as differences.
 
 A folder cannot check the newest generation and write a record in one step, so a driver that was suspended between the
-two may still write after its successor. The first record of an epoch is therefore created by a hard link, which can be
-made only once, and a replacement is a new file with the writer's generation in its name.
+two may write after its successor has written. The first record of an epoch is therefore created by a hard link, which
+can be made only once, and a replacement is a new file with the writer's generation in its name.
 
 | files of an epoch | the valid one |
 |---|---|
-| `N.json` alone | it, whichever driver wrote it: its targets hold the epoch |
-| `N.json` and some `N.json.GENERATION` | that of the newest generation; of one generation, the latter |
+| `N.json` alone | this record, whichever driver wrote it: the targets hold the epoch |
+| `N.json` and some `N.json.GENERATION` | the record of the newest generation; `N.json.GENERATION` if both are of one \
+generation |
 
-A stale driver therefore either writes the first record of an epoch, which is then true, or one that a newer driver's
-record overrides.
+A stale driver can therefore do no harm. If it writes the first record of an epoch, the record is true. Any other record
+that it writes is overridden by that of the newer driver.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from raycdc.state.parked import ParkedTarget
 
 #: The version of a record with parked targets. A record without parked targets has version 1.
 PARKED_VERSION = 2
-#: The version of a record that describes its targets, even if they are not routed. Earlier versions of raycdc would
-#: keep the targets' present columns when these change later.
+#: The version of a record that describes its targets, even if they are not routed. Earlier versions of raycdc do not
+#: update these descriptions, so they must not write the next record.
 DESCRIBED_VERSION = 4
 
 
@@ -144,7 +145,7 @@ class CommitFiles:
     def newest(self) -> tuple[str, codec.Document] | None:
         """Return the valid record of the newest epoch, of any version, and its file; None if there is none.
 
-        It is synced first: its writer may have died before it was durable, and the caller relies on it.
+        The record is synced first: its writer may have died before it was durable, and the caller relies on it.
         """
         committed = [epoch for epoch, _ in numbers(self._folder, _FOLDER)]
         if not committed:

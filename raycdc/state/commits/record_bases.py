@@ -1,26 +1,27 @@
-"""Commit records of many targets, written as differences from a complete list of them, a base.
+"""Commit records of many targets, written as differences from a base, which is a complete list of the targets' entries.
 
 With 100,000 targets a whole record has 8 MB and costs its writer half a second of CPU, however few targets an epoch
 has. A record with more than `ManifestCompaction.whole_below` targets therefore refers to a base and has only the
-differences from it. At most two documents are read for one record: it is relative to the base, not to the previous
-record.
+differences from it. A record is relative to its base, not to the previous record, so at most two documents are read for
+one record.
 
 ```
-commits/%010d.json                  {"version": 4, "base": {"epoch", "generation", "sha"}, "tables", "routes" and
-                                     "known": what is new, or another one; "gone": names that the base has too many;
-                                     and what else is in a whole record}
+commits/%010d.json                      {"version": 4, "base": {"epoch", "generation", "sha"}, "tables", "routes"
+                                         and "known": the new and changed entries; "gone": names of entries of
+                                         the base that the record lacks; and the other parts of a record}
 bases/record-EPOCH-GENERATION-SHA.json  {"version": 2, "epoch", "generation", "tables", "routes", "known"}
 ```
 
 | a base is written | because |
 |---|---|
-| with the first record of a process | a process relies on no document of another one that may still be writing |
+| with the first record of a process | a process must not rely on a document of an earlier process, which may still \
+be writing |
 | when a record has more than `Compaction.record_fraction_max` of the targets | the next records would be as long |
 
 *What if the process dies here?* A base is durable before the record that refers to it, and is never overwritten,
-because its name contains its checksum. If the record is missing, the base is not read. It is deleted `KEEP_COMMITTED`
-epochs later (`sweep`), if no kept record refers to it, and never by a driver that is older than its writer, because the
-record of a newer base may not exist yet.
+because its name contains its checksum. If the process dies between the two writes, no record refers to the base, and it
+is never read. `sweep` deletes a base `KEEP_COMMITTED` epochs later, if no kept record refers to it. A driver never
+deletes a base of a newer driver, because that driver may not have written the record yet.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from raycdc.state.manifests.manifest_files import ManifestCompaction
 
 #: The newest version of a commit record. A record with a base always has this version.
 COMMIT_VERSION = DESCRIBED_VERSION
-#: Older versions need no upgrade, because all their fields have the same meaning now. Missing descriptions are found by
-#: `raycdc.delivery.targets.described_targets`.
+#: Records of older versions need no upgrade, because the meaning of their fields has not changed. Missing descriptions
+#: are found by `raycdc.delivery.targets.described_targets`.
 _UPGRADES: Mapping[int, codec.Upgrade] = {
     1: lambda record: {**record, "version": 2},
     2: lambda record: {**record, "version": 3},
@@ -59,7 +60,7 @@ _FOLDER = "bases"
 PREFIX = "record-"
 _FILE = re.compile(PREFIX + r"(\d{10})-(\d{10})-([0-9a-f]{64})\.json")
 
-#: The parts of a record that are in its base.
+#: The parts of a record that a base has.
 _PARTS = ("tables", "routes", "known")
 
 _Value = TypeVar("_Value")
@@ -112,8 +113,8 @@ class RecordBases:
         self._own: Base | None = None
         #: The base that was read last.
         self._read: Base | None = None
-        #: The epoch from which unused bases are searched for. At first it is the next one, because each process writes
-        #: a base and may end before it has written as many epochs as are kept.
+        #: The next search for unused bases takes place at this epoch. The first search follows the first record,
+        #: because a process may end before it has written `KEEP_COMMITTED` epochs.
         self._sweep_at = 0
 
     def __repr__(self) -> str:
@@ -206,7 +207,7 @@ class RecordBases:
     def sweep(self, record: CommitRecord, kept: KeptRecords, keep: int) -> None:
         """Delete bases that none of the `kept` records names.
 
-        `record` was just written, and the last `keep` epochs are kept.
+        `record` is the one just written; records of the last `keep` epochs are kept.
         """
         if record.epoch < self._sweep_at:
             return
@@ -216,8 +217,8 @@ class RecordBases:
                 documents, first = kept()
                 needed = {reference.name for each in documents if (reference := reference_of(each)) is not None}
             except (StateError, LookupError, TypeError, ValueError):
-                # A damaged record does not say which base it needs, so all bases are kept until that record is old
-                # enough to be deleted.
+                # The base of a damaged record is unknown, so all bases are kept until the damaged record is old enough
+                # to be deleted.
                 self._sweep_at = record.epoch + keep
                 return
             for found in list(there):

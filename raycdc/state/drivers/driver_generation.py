@@ -1,9 +1,9 @@
-"""A driver's own generation: claimed when it starts, and raised only by itself.
+"""The generation of a driver: a number that the driver claims when it starts, and that only the driver itself raises.
 
-Everything that a driver writes into the state or a sink carries the driver's own number. If a driver read the newest
-number from the store at each write, one that lost its lease would write under its successor's number, and the two could
-not be told apart. Replacing a coordinator raises the number, and the driver gets the new one from that call, which is
-refused if a successor has a newer one by then.
+Everything that a driver writes into the state or a sink carries its generation. If a driver read the newest number from
+the store at each write, one that lost its lease would write under its successor's number, and the two could not be told
+apart. When the driver replaces its coordinator, it raises its generation. The raise is refused if a successor has
+already claimed a newer one.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def brief_term(store: CheckpointStore) -> Iterator[None]:
 
     Call it under the lease.
 
-    A suspended driver is fenced by this generation when it wakes up. Otherwise it would overwrite the change, which it
-    does not know.
+    The new generation fences a suspended driver. Without it, that driver would wake up and overwrite the change, of
+    which it does not know.
     """
     term = DriverGeneration(store)
     try:

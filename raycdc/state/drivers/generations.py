@@ -16,8 +16,8 @@ from raycdc.state.drivers.holder import Holder
 from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.identity import require_usable
 
-#: A generation that a driver claimed itself. The driver's writes must carry this one, and never one that was read from
-#: the state.
+#: A generation that a driver claimed itself. The driver's writes must carry this generation, and never one that was
+#: read from the state.
 OwnGeneration = NewType("OwnGeneration", int)
 
 _GENERATION_FILE = re.compile(r"(\d{10})\.json$")
@@ -49,10 +49,10 @@ class Generations:
         return self._folder.atomically(act)
 
     def next(self) -> OwnGeneration:
-        """Claim a generation durably for a driver that starts. From now on every writer with an older one is fenced.
+        """Claim a generation durably for a driver that starts.
 
-        Two drivers that start at the same time get different generations, even on different machines, where the lease
-        does not exclude them.
+        From now on every writer with an older generation is fenced. Two drivers that start at the same time get
+        different generations, even on different machines, where the lease does not exclude them.
         """
         while True:
             generation = self.newest() + 1
@@ -64,7 +64,10 @@ class Generations:
         return OwnGeneration(after + 1) if self.newest() == after and self._claim(after + 1) else None
 
     def raised(self, own: OwnGeneration) -> OwnGeneration:
-        """Claim the next generation for the driver that has `own`. Raises `FencedError` if another has a newer one."""
+        """Claim the next generation for the driver of generation `own`.
+
+        Raises `FencedError` if another driver has a newer one.
+        """
         self.require_newest(own, "the driver")
         if not self._claim(own + 1):
             raise FencedError(_fenced("the driver", own, own + 1, self._folder.where))
@@ -146,8 +149,8 @@ class Generations:
             self._folder.create_once(name, claim)
             if self._folder.read(name) != claim:
                 return None
-            # A folder cannot check and claim in one step. A move of the state checks for claims after it has written
-            # its bar, so one of the two always notices the other.
+            # A folder cannot check and claim in one step. A move of the state checks for claims after it has barred the
+            # location in ``meta.json``, so either the claim or the move notices the other.
             try:
                 require_usable(self._folder)
             except StateError:

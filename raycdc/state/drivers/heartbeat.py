@@ -1,19 +1,20 @@
-"""Heartbeats of drivers, by which a standby (``raycdc run --standby``) knows that another driver has the state.
+"""Heartbeats of drivers, which tell a standby (``raycdc run --standby``) that another driver has the state.
 
-Each driver renews a document of its own generation; a standby checks whether the newest one changes. A suspended
-process that wakes up therefore renews a document that is not read any more. Correctness does not depend on heartbeats:
-a driver that is wrongly taken for dead, because its disk hung, is fenced by its generation like any other.
+Each driver renews a document of its own generation, and a standby checks if the document of the newest generation
+changes. A suspended driver that wakes up after it was replaced renews a document that is not read any more. Correctness
+does not depend on heartbeats: a driver that is wrongly taken for dead (its disk hung, for example) is fenced by its
+generation like any replaced driver.
 
 | newest generation | its driver | decision |
 |---|---|---|
 | none | | free |
 | reports that it ended | | free |
-| had the state's lock, on this machine | the lock is free | free: its process is gone |
-| had the lock of another work folder, on this machine | that lock is free | free: its process is gone |
+| had the state's lock, on this machine | the lock is free | free: the driver's process has ended |
+| had the lock of another work folder, on this machine | that lock is free | free: the driver's process has ended |
 | of a raycdc without heartbeats | a process on this machine has the lock | taken |
 | … | the lock is free | free |
-| any other | its document changed within `SILENT_S` of *our* clock | taken |
-| … | it did not | free, even if the lock is held: a suspended process keeps it |
+| any other | its document changed within `SILENT_S`, measured by *our* clock | taken |
+| … | its document did not change | free, even if the lock is held: a suspended process keeps a lock |
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from raycdc.state.drivers.generations import Generations, OwnGeneration
     from raycdc.state.files.folder import Lease
 
-#: How often a driver renews its document, and for how long the document may stay unchanged: five times that, because
-#: disks may be slow.
+#: The interval at which a driver renews its document, and the time for which the document may stay unchanged. The
+#: latter is five intervals, because disks may be slow.
 RENEW_S = 3.0
 SILENT_S = 15.0
 #: How often a standby checks the state.
@@ -44,7 +45,7 @@ POLL_S = 1.0
 class DriverHeartbeat:
     """The driver's side: renews its document on its own thread, and detects that it was replaced.
 
-    `lease` tries to get the state's lock, which a suspended process may still have. `on_lost` is called once, by that
+    `lease` tries to take the state's lock, which a suspended driver may still hold. `on_lost` is called once, by that
     thread. Disk errors are ignored here, because other parts report them. `lock` is the locked file, if it is not in
     the state's own folder.
     """
@@ -93,8 +94,8 @@ class DriverHeartbeat:
     def close(self, end: RunEnd | None = None) -> None:
         """Report that this driver has ended, and its run's result, and release the lock.
 
-        A store that has not answered for `RENEW_S` gets no report, because waiting is not worth it. The next driver
-        then notices that heartbeats are missing.
+        A store that has not answered for `RENEW_S` gets no report. The next driver then waits until heartbeats have
+        been missing for `SILENT_S`.
         """
         self._closed.set()
         self._thread.join(timeout=RENEW_S)
@@ -162,7 +163,7 @@ class DriverWatch:
         self._locked_by = locked_by
         self._clock = clock
         self._lock = lock
-        #: How many changes of the holder were noticed, including the first check.
+        #: The number of noticed changes of the holder, plus one for the first check.
         self.changes = 0
         self._seen: tuple[int, Holder | None] | None = None
         self._since_s = clock()
@@ -198,8 +199,8 @@ def require_vacant(
 ) -> None:
     """Wait until it is certain that no driver has the state at `where`. Raises `StateError` if one has it.
 
-    The caller already has the `lock`, which excludes other drivers on this machine: a driver that claimed its
-    generation here without any heartbeat is gone if its lock is free. `wait` is called between two checks, with the
+    The caller already has the `lock`, which excludes other drivers on this machine. Therefore a driver that claimed its
+    generation on this machine and never sent a heartbeat has ended. `wait` is called between two checks, with the
     driver that may have the state.
     """
     _, holder = generations.newest_holder()

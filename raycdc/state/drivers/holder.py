@@ -1,12 +1,12 @@
 """A driver's description of itself in the state, as a value and as JSON.
 
-It includes the address of the run's control API and the file with its token. The token itself is not included, because
-many users may read a state without the right to command the run: the record names a file in the run's private folder. A
-state on an object store never has the token.
+It includes the address of the run's control API and the file with its token. The description never has the token
+itself, because users who may read a state may have no right to command the run. It names a file in the run's private
+folder on the driver's machine.
 
 A run reports how it ended with its last heartbeat.
 
-A run that was killed, or lost its machine, reports nothing, and neither does one that ended before it had the state.
+A run reports nothing if it was killed, lost its machine, or ended before it had the state.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ _FILE = re.compile(r"private-[0-9a-f]{32}")
 class ControlEndpoint(JsonObject):
     """The address of a run's control API.
 
-    `token` is the name of a private file, empty if the configuration has the token.
-
-    `problem` is the reason if the run serves no control API.
+    `token` is the name of the private file with the token; empty if the configuration has the token. `problem` is the
+    reason why the run serves no control API; empty if it does.
     """
 
     url: str = ""
@@ -110,7 +109,7 @@ class Holder(JsonObject):
     def has_let_go(self) -> bool:
         """Return True if the driver's lock, which is not ours, is on this machine at its path and is free.
 
-        In another container the path may name another file; `lock` detects that.
+        In another container the path may name a different file; the identity `lock` shows that.
         """
         path = Path(self.lock_file)
         return bool(self.lock and self.lock_file) and lock_of(path) == self.lock and is_free(path)

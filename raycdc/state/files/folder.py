@@ -3,8 +3,8 @@
 For an object store, `raycdc.state.files.rooted` has the same operations. Files are 0600, folders 0700: positions,
 schemas and spool belong to the pipeline alone.
 
-`Disk` is the file system below it, with the effects of a crash and of a power failure. A simulation uses another one,
-which forgets unsynced data.
+`Disk` is the interface to the file system. Its methods say what survives a crash and a power failure, so a simulation
+can use a file system of its own, which forgets unsynced data.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SYNCS_AT_ONCE = 8
 class Disk:
     """The file system of a folder. Its methods raise `OSError`.
 
-    The effect of a call survives the death of the process immediately, but a power failure only when synced: the
-    content of a file by `sync`, the names in a folder by `sync_folder`.
+    The effect of a call survives the death of the process. It survives a power failure only after a sync: `sync` for
+    the content of a file, `sync_folder` for the names in a folder.
     """
 
     def make_folder(self, folder: Path) -> None:
@@ -115,7 +115,8 @@ _PRIVATE = "private-"
 #: Errors of syncing a folder on a read-only file system.
 _NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
 
-#: A process that only reads a lease's holder has the lock for microseconds. A driver that starts just then retries.
+#: A process that reads the holder of a lease has the lock for microseconds. A driver that starts in this moment
+#: retries.
 _LEASE_TRIES = 5
 _LEASE_TRY_S = 0.02
 
@@ -163,7 +164,10 @@ class LocalFolder:
         return str(self.path / name)
 
     def atomically(self, act: Callable[[], _Result]) -> _Result:
-        """Return the result of `act`. Each document is written atomically; several are not, which recovery handles."""
+        """Return the result of `act`.
+
+        Each document is written atomically. Several documents together are not; recovery handles a part of them.
+        """
         return act()
 
     def require_usable(self) -> None:
@@ -276,7 +280,8 @@ class LocalFolder:
         try:
             descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            # There was never a lease. If the folder is not accessible, the process that writes here reports it.
+            # No process ever took the lease. If the folder is inaccessible, the process that writes into it reports
+            # that.
             return ""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""The documents of a state on an object store, listed by one root object.
+"""The documents of a state on an object store: one root object lists them all.
 
-Each change of the state replaces the root under the condition that no other process has replaced it.
+Each change of the state replaces the root, on the condition that no other process has replaced it meanwhile.
 
 ```
 state.json           the root: every document by name, with its text or the name of its object; a nonce
@@ -12,14 +12,14 @@ generations/G.pulse.json   heartbeat of the driver of generation G, its only wri
 ```
 
 A store has no rename, no lock, and no change of several objects in one step, so a driver that was suspended between
-checking its generation and writing would write all the same. With a root, both are one step: everything that a step
-reads comes from one root (`atomically`), the generations are in the root, and the root is replaced only if it is still
-the same. A write of a stale driver is therefore an object that no root refers to; it is never read, and the next driver
-deletes it (`sweep`). A reader always sees a root that was the newest one at that moment.
+checking its generation and writing would write all the same. With a root, the check and the write are one step: the
+generations are in the root, everything that a step reads comes from one root (`atomically`), and the root is replaced
+only if it is still the same. A write of a stale driver is therefore an object that no root refers to; it is never read,
+and the next driver deletes it (`sweep`). A reader always sees the root that was the newest one when it was read.
 
 | step | requests |
 |---|---|
-| read a document | GET root; GET object where it is not in the root |
+| read a document | GET root; GET object if the content is not in the root |
 | change documents | GET root; PUT object for each that is not in the root; PUT root |
 | delete documents | the same, then DELETE of each object |
 
@@ -51,7 +51,7 @@ _GENERATIONS = "generations/"
 
 
 class ObjectMissingError(Exception):
-    """An object to which the root of this step refers was deleted, because the root is not the newest one any more."""
+    """An object to which this step's root refers was deleted, because another process has replaced the root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,10 @@ class RootUpdate:
 
     @property
     def generation(self) -> int:
-        """Return the newest claimed generation: the writer's own, or that of a process it writes for."""
+        """Return the newest claimed generation.
+
+        It is the writer's own, or that of the driver for which the writer works.
+        """
         claims = [name.removeprefix(_GENERATIONS)[:10] for name in self.names if name.startswith(_GENERATIONS)]
         return max((int(number) for number in claims if number.isdigit()), default=0)
 
@@ -173,8 +176,8 @@ class Roots:
             else:
                 outcome = self._store.replace_if_match(ROOT, data, step.before)
         if isinstance(outcome, PreconditionFailed):
-            # Our new root may have been the present one for a moment, so only the next driver's sweep can find unused
-            # objects.
+            # Our root may have been written, and replaced by another process since. Its objects may therefore be in
+            # use; only the sweep of the next driver can tell.
             return False
         reach("after_root")
         # These objects are not used any more; the next sweep deletes any that remain.
@@ -184,9 +187,10 @@ class Roots:
         return True
 
     def sweep(self, generation: int) -> None:
-        """Delete objects of drivers older than `generation` that the root does not refer to. Makes one LIST request.
+        """Delete objects of drivers older than `generation` that the root does not refer to.
 
-        `generation` is the caller's, and the newest; older drivers can no longer add their objects to a root.
+        Makes one LIST request. `generation` is the caller's own, which must be the newest. Older drivers can no longer
+        add their objects to a root.
         """
         with as_state_errors():
             names = self._store.list(OBJECTS)
@@ -218,12 +222,12 @@ def _entry(data: Any) -> InlineDocument | ObjectDocument:
 
 _Result = TypeVar("_Result")
 
-#: The number of attempts to replace the root. Other processes change it at most a few times a second: a coordinator, a
-#: driver, or a driver that takes over.
+#: The number of attempts to replace the root. Other processes (a coordinator, a driver, or a driver that takes over)
+#: replace it at most a few times a second.
 TRIES = 20
 
 _SCHEMAS = "schemas"
-#: Folders whose documents are objects of their own.
+#: Folders whose documents are separate objects, which the root does not list.
 _PLAIN = (_SCHEMAS, "dead_letters", "joined")
 
 
@@ -379,6 +383,6 @@ def _keeps_conditions(store: Store, name: str) -> bool:
 def _is_plain(name: str) -> bool:
     """Return True if the object has the document's own name.
 
-    That is so if the name determines the content, or if there is only one writer.
+    A document has its own object name if its name determines its content, or if it has only one writer.
     """
     return name.partition("/")[0] in _PLAIN or name.endswith(".pulse.json")

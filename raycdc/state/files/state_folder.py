@@ -71,8 +71,8 @@ class StateFolder(Protocol):
     def atomically(self, act: Callable[[], _Result]) -> _Result:
         """Return the result of `act`, done in one step if the storage supports it.
 
-        Then everything that `act` reads is of one moment, and its writes take effect only if no other process wrote
-        since; `act` may be called several times for that. In a folder, single documents are atomic and several are not;
-        recovery handles that.
+        On an object store, everything that `act` reads is of one moment, and its writes take effect only if no other
+        process wrote since. If one did, `act` is called again. In a folder, each document is written atomically, but
+        several together are not; recovery handles that.
         """
         ...

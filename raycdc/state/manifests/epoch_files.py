@@ -1,16 +1,16 @@
-"""The files of epochs, and the rules for their validity: each driver first records which epochs it takes over.
+"""The files of epochs, and the rules that decide which of them are valid.
 
 A folder cannot check the newest generation and rename a manifest in one step, so a driver that was suspended between
-the two may still rename or write a manifest after its successor. Each driver therefore records which epochs of older
-generations are valid, in a document of its own generation, and only the newest such document is read: later changes of
-a stale driver have no effect.
+the two may rename or write a manifest after its successor has taken over. Each driver therefore first records which
+epochs of older generations are valid, in a document of its own generation. Only the newest such document is read, so
+later changes of a stale driver have no effect.
 
 | epoch's number | its file | valid |
 |---|---|---|
-| in the newest document | sealed, or renamed as dropped by a stale driver | yes |
-| not in it, but used before it was written | any | no: it was dropped, or not sealed then |
-| later | sealed, by a generation not older than the document | yes |
-| … | sealed by an older one, or dropped | no |
+| in the newest document | sealed, or marked as dropped by a stale driver later | yes |
+| used before the document was written, but not in it | any | no: the epoch was dropped, or not sealed yet |
+| used later | sealed, by a generation not older than the document's | yes |
+| … | sealed by an older generation, or dropped | no |
 
 Without such a document, in a state of an older version, a manifest is valid until it is renamed.
 """
@@ -26,8 +26,8 @@ from raycdc.state.drivers.generations import OwnGeneration
 from raycdc.state.files.state_folder import StateFolder
 
 _EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
-#: A raycdc that knows only version 1 would not find the documents that are files of a generation, like this one. The
-#: content is the same.
+#: Version 2 has the same content as version 1. The number is higher because a raycdc that knows only version 1 would
+#: not find documents that are files of a generation, as this one is.
 VERSION = 2
 _UPGRADES: dict[int, codec.Upgrade] = {1: lambda document: {**document, "version": 2}}
 _DOCUMENT = re.compile(r"(\d{10})\.epochs\.json$")
@@ -35,7 +35,9 @@ _DOCUMENT = re.compile(r"(\d{10})\.epochs\.json$")
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """The valid epochs of generations older than `generation`, and the first number that none of them used."""
+    """The valid epochs of generations older than `generation`, and the first epoch number that no such generation
+    used.
+    """
 
     generation: int
     epochs: frozenset[int]

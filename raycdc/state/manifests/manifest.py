@@ -33,7 +33,8 @@ MANIFEST_VERSION = 3
 #: own.
 STREAM_SPLIT_ID = "stream"
 
-#: The node name of segments in the state's own spool, wherever that folder is. Other nodes have names of their own.
+#: The node name of segments in the state's own spool, on whichever machine it is. Spools of other nodes have the node's
+#: name.
 STATE_NODE = "state"
 
 SEQ_COUNTER_BITS = 32
@@ -43,7 +44,7 @@ EPOCH_MAX = (1 << 30) - 1
 def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
     """Return the first `_seq` of a run of rows in `epoch`.
 
-    `offset` counts the rows of earlier runs of the same kind.
+    `offset` is the number of rows in earlier runs of the same kind (snapshot or log).
     """
     if not 0 <= epoch <= EPOCH_MAX or not 0 <= offset < 1 << SEQ_COUNTER_BITS:
         raise ValueError(f"epoch {epoch} or row offset {offset} is out of range for _seq")
@@ -59,8 +60,8 @@ class Segment(JsonObject):
     (`stored`), because folders move and servers restart: a reader finds the spool by its node (`placed`). `kind` is
     ``"snapshot"`` (inserts of one chunk), ``"backfill"`` (rows of one chunk that the target may have, and deletes) or
     ``"log"``. `crc32` covers the whole file. `rows` and `bytes` are exact. `lost` is the number of values that differ
-    from the source's (`raycdc.model.batch`); a manifest keeps only their sums. `view` is how a merged target sees the
-    rows; a manifest knows of no targets.
+    from the source's (`raycdc.model.batch`); a manifest keeps only their sums. `view` converts the rows for a merged
+    target; a manifest has no views, because it concerns source tables only.
     """
 
     node: str
@@ -94,7 +95,9 @@ class Segment(JsonObject):
         return document
 
     def located(self, folder: PurePath | None, *, flight: str = "") -> Segment:
-        """Return the segment with its present location: in `folder` (None: the node knows it), served by `flight`."""
+        """Return the segment with its present location: in `folder` (None: only the segment's node knows the folder),
+        served by `flight`.
+        """
         return replace(self, path=str(folder / self.name) if folder else self.name, flight=flight)
 
 
@@ -113,10 +116,10 @@ class UnknownChange:
 class TableEpoch:
     """The share of one source table in one epoch.
 
-    `schema` is the fingerprint of the one schema version all its rows have. `changes` are the elementary schema
-    changes that lead to it from the version before, applied before any row; the first epoch of a table carries its
-    CreateTableEvent. `snapshot` is True while the table has chunks left to read
-    *after* this epoch. `unknown` are changes that this version cannot read: no target can have the epoch.
+    `schema` is the fingerprint of the one schema version all its rows have. `changes` are the elementary schema changes
+    that lead to this version from the one before. They are applied before any row; the first epoch of a table has its
+    CreateTableEvent. `snapshot` is True while the table has chunks left to read *after* this epoch. `unknown` are
+    changes that this version cannot read: no target can have the epoch.
     """
 
     schema: str
@@ -177,10 +180,11 @@ class Manifest(JsonObject):
 
     @property
     def digest(self) -> int:
-        """Return a number of 32 bits, not 0, that two manifests share only if they bring the same to the targets.
+        """Return a number of 32 bits, not 0, that two manifests share only if they have the same effect on targets.
 
-        Targets keep it beside the epoch's number, because copies of a state use the same numbers. The names of segments
-        are random; an epoch without segments is told by its time and the changes of its tables.
+        Targets store the digest together with the epoch's number, because copies of a state use the same numbers. The
+        random names of the segments make digests differ; for an epoch without segments, its time and the changes of its
+        tables do.
         """
         content = hashlib.sha256(f"{self.epoch} {self.generation} {self.created_ms}".encode())
         for segment in self.segments:

@@ -1,24 +1,23 @@
-"""Reads and writes the manifests of a state, some whole and some as differences from an earlier one.
+"""Reads and writes the manifests of a state. Some are whole, and some are differences from an earlier manifest.
 
 Called by `CheckpointStore` alone, which decides who may write and which epochs are valid.
 
 | a manifest is | when |
 |---|---|
 | whole | the state has few entries, or much of it has changed, or this process knows no earlier manifest |
-| as a difference from the previous manifest | otherwise; its size is then that of the changes |
+| a difference from the previous manifest | in all other cases; its size is then proportional to the changes |
 
-A difference is read with all earlier ones, back to a whole manifest or a base. When this chain has
-`ManifestCompaction.chain_max` links, a base is due, which another thread writes in the background (`take_due`). Without
-a base, a manifest is whole again after twice as many, so that a chain is always bounded.
+A difference is read with all earlier differences, back to a whole manifest or a base. A *base* is the complete state
+after a manifest, in a separate file from which readers can start. When the chain of differences has
+`ManifestCompaction.chain_max` links, a base is due, and another thread writes it in the background (`take_due`). If the
+base is still missing after twice as many links, the next manifest is whole, which bounds every chain.
 
 Invariants: callers always get whole manifests with the same values. All files needed to read a manifest have numbers
-from its `base` on, and are kept as long as it is (`kept_from`); a later manifest's `base` is never less.
+from its `base` on, and are kept as long as the manifest (`kept_from`). The `base` of a later manifest is never a
+smaller number. Nothing waits for a base file, so if a process dies while writing one, reading only takes longer.
 
-A *base* is the complete state after a manifest, in a separate file from which readers can start. Nothing waits for a
-base, so if a process dies while writing one, reading only takes longer.
-
-A base has the checksum of its manifest's document, and is valid only for that one. Its lines are written and read one
-by one, because a process that must answer others in time cannot process a large state in one piece.
+A base has the checksum of its manifest's document, and is valid only for this document. Its lines are written and read
+one by one: the process must answer other processes in time, so it cannot handle a large state in one piece.
 
 ```
 bases/%010d.jsonl    {"version", "epoch", "of": checksum of the manifest's document}
@@ -152,8 +151,8 @@ def _decoded(data: bytes, reference: ManifestReference, *, origin: str) -> Seale
         return SealedState.from_json(root)
 
 
-#: The number of cached states. A driver needs the last committed epoch while it reads later ones. The states share
-#: equal parts.
+#: The number of cached states. A driver needs the state after the last committed epoch while it reads later epochs. The
+#: cached states share their equal parts.
 _REMEMBERED = 4
 
 
@@ -163,9 +162,9 @@ class ManifestCompaction:
 
     A state of less than `whole_below` entries has some hundred kilobytes at most, and is written in milliseconds. A
     difference with more than `fraction_max` of the entries would save little. `chain_max` limits the number of small
-    files that a start reads after a base; there may be twice as many if the base is late. A record has at most
-    `record_fraction_max` of its targets; otherwise a base is written while the sink waits, which is once in 32 records
-    if each has another 0.1 % of the targets.
+    files that a start reads after a base; there may be twice as many if the base is late. A commit record that differs
+    from its base in more than `record_fraction_max` of its targets gets a new base, which is written while the sink
+    waits. If each record changes a further 0.1 % of the targets, this happens once in 32 records.
     """
 
     whole_below: int = 1000
@@ -190,7 +189,7 @@ class KnownManifest:
 
 @dataclass(frozen=True, slots=True)
 class EncodedManifest:
-    """A manifest's document, with the manifest as known after the document is written."""
+    """A manifest's document, and the `KnownManifest` that is in force once the document is written."""
 
     data: bytes
     known: KnownManifest
@@ -209,7 +208,7 @@ class ManifestFiles:
         self.compaction = compaction or ManifestCompaction()
         self._bases = Bases(folder)
         self._known: dict[int, KnownManifest] = {}
-        #: By epoch: the smallest number of a file that is needed to read its manifest.
+        #: By epoch: the smallest number of the files that are needed to read the epoch's manifest.
         self._kept_from: dict[int, int] = {}
         #: The last base that this process wrote.
         self._based: KnownManifest | None = None
@@ -243,8 +242,7 @@ class ManifestFiles:
             known = KnownManifest(
                 ManifestReference(epoch, sha), SealedState.of(manifest), before.base, before.length + 1
             )
-            # This is the base that the writer named, and not the one from which this process started, which may be
-            # older.
+            # This is the base that the manifest names. The base from which this process started to read may be older.
             kept_from = change.base
         self._remember(known, kept_from, generation=manifest.generation)
         return manifest

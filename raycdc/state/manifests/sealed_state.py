@@ -1,8 +1,8 @@
 """The state after a manifest, differences of JSON objects, and manifests written as differences from an earlier state.
 
-A manifest is whole, or it is a difference (`ChangedManifest`): the states of splits and of the enumerator, and the
-counts of lost values, are then patches of those after an earlier epoch, which it names by number and checksum. All
-other fields concern only the manifest's own epoch, and are always whole.
+A manifest is either whole or a difference (`ChangedManifest`). A difference names an earlier epoch by number and
+checksum. Its states of splits and of the enumerator, and its counts of lost values, are patches of the states and
+counts after that epoch. All other fields concern only the manifest's own epoch, and are always whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Patch(JsonObject):
     """The difference of two objects: keys that are `put` (new or replaced), `removed` keys, and `inside`, the patches
     of objects that differ in some keys.
 
-    No key is in two of these. In a manifest or a message, each is left out if it is empty.
+    No key is in two of the three parts. In a manifest or a message, an empty part is left out.
     """
 
     put: Mapping[str, Json] = field(default_factory=dict, metadata=LEFT_OUT)
@@ -96,7 +96,8 @@ def _same(one: object, other: object) -> bool:
     return same
 
 
-#: The version of a manifest that is a difference. A whole one has `MANIFEST_VERSION`, which older versions can read.
+#: The version of a manifest that is a difference. A whole manifest has `MANIFEST_VERSION`, which older versions of
+#: raycdc can read.
 CHANGE_VERSION = 4
 
 #: The depth down to which states of splits and enumerators are compared: their fields, and the tables in these.
@@ -143,9 +144,9 @@ class ManifestReference:
 class ChangedManifest:
     """A manifest as a difference from the state after another manifest, `after`.
 
-    `from_splits` is a patch of the splits in that state, `to_splits` a patch of the result. All files needed to read
-    the manifest have numbers from `base` on, which is a whole manifest or a base
-    (`raycdc.state.manifests.manifest_files`).
+    `from_splits` is a patch of the splits in that state, and `to_splits` a patch of the splits in `from_splits`. `base`
+    is the epoch of a whole manifest or of a base file (`raycdc.state.manifests.manifest_files`); all files needed to
+    read the manifest have numbers from `base` on.
     """
 
     own: Manifest

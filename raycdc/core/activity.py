@@ -1,21 +1,21 @@
-"""Tracks the present work of a process: stage, table, split, a description, and since when it is stalled.
+"""Tracks the present work of a process: its stage, table and split, a description, and how long it has been stalled.
 
-A thread reports the work that it begins (`ActivityTracker.doing`); code below it reports what it waits for (`note`), or
-progress (`moved`), without knowing the tracker. All of this is per batch, statement or file, never per row.
-`ActivityTracker.stalled` lists work that made no progress for a while; readers send it with their heartbeats, and
-`raycdc.observe.watch.watchdog` reports it.
+A thread reports the work that it begins (`ActivityTracker.doing`). Functions that it calls then report their progress
+(`moved`), or the thing for which they wait (`note`); they need no reference to the tracker. Reports are made per batch,
+statement or file, never per row. `ActivityTracker.stalled` lists work that made no progress for `STANDS_S`. Readers
+send this list with their heartbeats, and `raycdc.observe.watch.watchdog` reports it.
 
 | stage | of | is stalled while |
 |---|---|---|
 | `open` | a source's log or chunk connection, the sink | the server does not accept the connection |
 | `ask` | the enumerator's queries | the server does not answer |
-| `log` | the log | a fetch does not return (an idle log returns, with nothing) |
-| `chunk` | a chunk of a table | no batch of it comes |
-| `hand-off` | a chunk of a table | neither the log nor any chunk moves |
-| `seal` | an epoch | no reader reports, and none syncs a file |
-| `enumerator` | the enumerator | it sends no status, so the stages `ask` to `seal` are unknown meanwhile |
-| `look` | a target | the sink does not return what it holds |
-| `schema`, `stage`, `commit` | a target | neither a statement nor a task ends |
+| `log` | the log | a fetch does not return (a fetch from an idle log returns without rows) |
+| `chunk` | a chunk of a table | no batch of the chunk comes |
+| `hand-off` | a chunk of a table | neither the log nor any chunk makes progress |
+| `seal` | an epoch | no reader sends a report or syncs a file |
+| `enumerator` | the enumerator | the enumerator sends no status, so the stages `ask` to `seal` are unknown |
+| `look` | a target | the sink does not return the target's commit vector |
+| `schema`, `stage`, `commit` | a target | no statement and no task ends |
 | `record` | an epoch | the commit record is not written |
 
 `ActivityTracker.on_part` is called with the duration of each part of an epoch when it ends.
@@ -44,7 +44,7 @@ _VALUES = re.compile(r"\s(?:WHERE|VALUES|SET|LIMIT|HAVING)\b.*|['(].*", re.IGNOR
 class Stage(StrEnum):
     """The stage of some work; see the module's docstring.
 
-    The names are a promise to programs (`raycdc.observe.events`).
+    Events have these names (`raycdc.observe.events`), and programs read them, so they must not change.
     """
 
     OPEN = "open"
@@ -65,7 +65,7 @@ class Stage(StrEnum):
 class Stalled:
     """Work without progress for `seconds`: its `stage`, and the names of its `table` and `split` (empty: none).
 
-    `doing` describes it in words; `note` is the present statement or error (empty: none). The value is sent in
+    `doing` describes the work in words. `note` is the present statement or error (empty: none). The value is sent in
     messages.
     """
 
@@ -106,7 +106,7 @@ class EndedPart:
 
 @dataclass(slots=True, eq=False)
 class _Activity:
-    """Something that a thread does. Only that thread changes it, so no lock is needed."""
+    """A piece of work that a thread does. Only this thread changes the object, so no lock is needed."""
 
     stage: Stage
     table: str
@@ -131,8 +131,8 @@ _here = _Here()
 class ActivityTracker:
     """The present work of a process, or of one reader in it. Thread-safe.
 
-    `around` returns a description of work outside its threads (jobs of Spark); a changed description counts as
-    progress.
+    `around` returns a description of work outside of the tracked threads (jobs of Spark). A changed description counts
+    as progress.
     """
 
     def __init__(self, threads: Threads = THREADS) -> None:
@@ -144,10 +144,10 @@ class ActivityTracker:
         self._around_s = 0.0
         #: The time at which an activity last ended.
         self._ended_s = 0.0
-        #: The number of progress reports: batches of chunks that came, and activities that ended.
+        #: The number of batches that came and of activities that ended. Other threads compare it to detect progress.
         self.moves = 0
-        #: Called at the end of each part of an epoch, by the thread that did it. It must return immediately and raise
-        #: nothing.
+        #: Called at the end of each part of an epoch, by the thread that did the part. The function must return
+        #: immediately and raise nothing.
         self.on_part: Callable[[EndedPart], None] | None = None
 
     def __repr__(self) -> str:
@@ -186,7 +186,7 @@ class ActivityTracker:
         return RecurringActivity(work, self._threads, lambda: self._ended(work))
 
     def came(self) -> None:
-        """Report that a batch came: progress of the thread's work, and of everything that `moves` is watched for."""
+        """Report that a batch came. This is progress of the thread's work, and increases `moves`."""
         self.moves += 1
         moved()
 
@@ -238,7 +238,7 @@ class ActivityTracker:
 
 
 class RecurringActivity:
-    """An activity of one thread that rests between its turns, except while it is `failing`."""
+    """A repeated activity of one thread. It cannot be stalled between two turns, except while it is `failing`."""
 
     def __init__(self, work: _Activity, threads: Threads, end: Callable[[], None]) -> None:
         self._work = work
@@ -285,7 +285,10 @@ def moved() -> None:
 
 
 def failing(words: str) -> None:
-    """Report that the calling thread's work failed and is retried: it counts as stalled until `over`."""
+    """Report that the calling thread's work failed and is retried.
+
+    The work counts as stalled until `over` is called.
+    """
     if _here.running and not (work := _here.running[-1][0]).troubled:
         # A failure is no progress: stalled work stays stalled.
         work.note, work.troubled = words[:_NOTE_MAX], True

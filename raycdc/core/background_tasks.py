@@ -1,8 +1,8 @@
 """Background work left by an ended run of this process: engines whose start was in progress.
 
-A run does not wait for engines that it no longer needs. Their start ends as soon as it can; a later run in this process
-that starts the same engines waits for that first, and a command's process ends without waiting (`raycdc.cli.entry`),
-which ends Ray's and Spark's processes, too.
+A run does not wait for engines that it no longer needs: their start continues in the background until it can be
+aborted. A later run in this process waits for that before it starts the same engines. A command's process does not wait
+(`raycdc.cli.entry`); its end also ends the processes of Ray and Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _left: list[Future[Any]] = []
 
 
 def leave(work: Future[Any]) -> None:
-    """Keep track of `work`, which the ended run leaves to end by itself. Callable from any thread."""
+    """Register `work`, which ends by itself after the run. Callable from any thread."""
     with _lock:
         _left.append(work)
 

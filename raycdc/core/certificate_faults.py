@@ -1,8 +1,9 @@
 """Explains what is wrong with a server's TLS certificate, and how to fix it.
 
-The messages of libraries differ (librdkafka and libpq give almost none), so the server is contacted once more with
-Python's TLS: once with the checks of the failed connection, and, if these fail, once without, to read the certificate.
-Only the beginning of TLS is sent, and no password. This never decides whether a connection is made.
+The messages of libraries differ, and those of librdkafka and libpq hardly explain anything. So the server is contacted
+again with Python's TLS. The first connection makes the same checks as the failed one. If they fail, a second connection
+without checks reads the certificate. Only the TLS handshake is sent, and never a password. The result is used for
+messages only; it never permits a connection.
 
 Sources: OpenSSL, ``x509_vfy.h`` (the numbers); PostgreSQL manual, "SSL Session Encryption" (SSLRequest); MySQL manual,
 "Protocol::SSLRequest".
@@ -31,7 +32,8 @@ CA_VARIABLE = "SSL_CERT_FILE"
 _TIMEOUT_S = 5.0
 _EXPIRED, _NOT_YET_VALID, _REVOKED = 10, 9, 23
 _OTHER_NAME = (62, 64)
-#: OpenSSL's numbers for a signer that is not trusted, including a signature by another key of the same name (7).
+#: OpenSSL's numbers for a signer that is not trusted. Number 7 is a signature by a different key of a signer with the
+#: same name.
 _UNKNOWN_SIGNER = (2, 7, 18, 19, 20, 21, 24, 27)
 _NAMES_MAX = 6
 _POSTGRES_REQUEST = struct.pack(">II", 8, 80877103)
@@ -42,7 +44,7 @@ _MYSQL_REQUEST = struct.pack("<IIB23x", _MYSQL_FLAGS, 1 << 24, 45)
 
 
 class Opening(Enum):
-    """How a connection turns to TLS: immediately, or after messages of the database's protocol."""
+    """The way in which a connection changes to TLS: immediately, or after messages of the database's protocol."""
 
     AT_ONCE = "at once"
     POSTGRESQL = "postgresql"
@@ -53,9 +55,8 @@ class Opening(Enum):
 class TlsServer:
     """The address and TLS settings of a server, as a client uses them.
 
-    `ca` is a file or folder of authorities; None: the system's.
-
-    For advice, `ca_key` is the configuration key of `ca`, and `host_key` is that of the host.
+    `ca` is a file or folder of authorities; None means those of the system. `ca_key` and `host_key` are the
+    configuration keys of `ca` and of the host, which advice names.
     """
 
     host: str
@@ -68,9 +69,9 @@ class TlsServer:
 
 
 def certificate_fault(server: TlsServer) -> str:
-    """Return one or two sentences on the certificate and the cure; empty if no fault is found.
+    """Return one or two sentences about the certificate's fault and how to fix it; empty if no fault is found.
 
-    Also empty if the server cannot be reached. Blocks for at most ten seconds and raises nothing.
+    The text is also empty if the server cannot be reached. Blocks for at most ten seconds and raises nothing.
     """
     try:
         context = ssl.create_default_context()
@@ -106,7 +107,8 @@ def first_fault(servers: Iterable[TlsServer]) -> str:
 def _message(server: TlsServer, cause: ssl.SSLCertVerificationError, certificate: Certificate) -> str:
     code, names = cause.verify_code, _names(certificate)
     if code == _EXPIRED:
-        # OpenSSL checks each certificate of the chain, so the fault may be in the server's own or in its authority's.
+        # OpenSSL checks each certificate of the chain, so the fault may be in the server's certificate or in that of
+        # its authority.
         ended = certificate.not_valid_after_utc
         return (
             f"Its certificate (for {names}) has expired: it was valid until {ended:%Y-%m-%d %H:%M} UTC. Renew it on "
@@ -151,7 +153,7 @@ def _certificate(server: TlsServer, context: ssl.SSLContext) -> Certificate:
 
 
 def _ask_for_tls(plain: socket.socket, opening: Opening) -> None:
-    """Send the protocol's request for TLS. Raises `OSError` or `ValueError` if the server does not turn to TLS."""
+    """Send the protocol's request for TLS. Raises `OSError` or `ValueError` if the server does not agree to TLS."""
     if opening is Opening.POSTGRESQL:
         plain.sendall(_POSTGRES_REQUEST)
         if plain.recv(1) != b"S":
@@ -178,8 +180,9 @@ def _exactly(plain: socket.socket, count: int) -> bytes:
 
 
 def _names(certificate: Certificate) -> str:
-    """Return a few of the names for which the certificate is valid, escaped, because their characters may
-    be anything.
+    """Return a few of the names for which the certificate is valid.
+
+    They are escaped, because they may contain any character.
     """
     from cryptography.x509 import DNSName, ExtensionNotFound, IPAddress, SubjectAlternativeName
     from cryptography.x509.oid import NameOID

@@ -1,18 +1,18 @@
 """Compiled loops: Python functions over arrays, compiled by numba once per machine, then loaded without numba.
 
-Files called ``*_loops.py`` hold such functions. `helper` marks one that only other compiled functions call; `njit`
-one that Python calls. At its first call with some types, an `njit` function is looked up in the cache; on a hit its
-machine code is loaded through llvmlite in milliseconds (importing numba and starting its dispatcher takes over a
-second, which commands like ``inspect`` cannot afford). On a miss, `raycdc.core.compiled_build` imports numba, compiles,
-and stores the code. The GIL is released while a compiled function runs.
+Files called ``*_loops.py`` hold such functions. `helper` marks a function that only compiled functions call, and `njit`
+a function that Python calls. At its first call with some types, an `njit` function is looked up in the cache; if it is
+found there, its machine code is loaded through llvmlite in milliseconds. (To import numba and start its dispatcher
+takes over a second, which is too long for commands like ``inspect``.) Otherwise `raycdc.core.compiled_build` imports
+numba, compiles the function, and stores the code. The GIL is released while a compiled function runs.
 
 Such a function takes C-contiguous arrays, integers, booleans, floats, and NamedTuples of arrays. It returns nothing, an
 integer or boolean, or a tuple of them. It must not raise and must not allocate.
 
 The cache is ``$RAYCDC_COMPILED_DIR`` or the user's cache directory; a read-only installation works. Only files that no
-other user can have written are loaded (`raycdc.core.trusted_files`), because they are executed. Its key holds the
-source of this machinery, the versions of numba and llvmlite, the CPU, and for each function the source of its file and
-of all ``*_loops.py`` that file imports.
+other user can have written are loaded (`raycdc.core.trusted_files`), because they are executed. The key of a cache
+entry consists of the source of these modules, the versions of numba and llvmlite, the CPU, the source of the function's
+file, and the sources of all ``*_loops.py`` that this file imports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: The number of NamedTuples whose machine words a function remembers; each keeps its arrays alive.
+#: The number of NamedTuples whose machine words a function remembers. Each remembered tuple keeps its arrays in memory.
 _TUPLES_REMEMBERED = 4
 _LOOPS_IMPORT = re.compile(rb"^from (raycdc[\w.]*_loops) import", re.MULTILINE)
 _NATIVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -59,7 +59,8 @@ def inlined(function: Function) -> Function:
     """Mark a `helper` whose code is copied into each caller, for innermost loops, where a call costs more than its
     work.
 
-    A call passes each array as seven words, so a function that is called per row or value should be inlined.
+    A call passes each array as seven machine words, so a function that is called for each row or value should be
+    inlined.
     """
     return cast("Function", _Helper(function, inline=True))
 
@@ -74,8 +75,8 @@ def external(name: str, signature: str) -> Any:
 def load(data: Any, at: Any, bits: Any) -> Any:  # noqa: ARG001  only its type is of use
     """Return an unsigned little-endian number of 16, 32 or 64 `bits` (a literal) at ``data[at]`` as int64, in one load.
 
-    For compiled functions only. The caller checks the bounds. Indexing byte by byte costs a check for negative indices
-    each time, which keeps LLVM from merging the loads.
+    For compiled functions only. The caller must check the bounds. Reading byte by byte would be slower: each index is
+    checked for being negative, so LLVM cannot merge the loads.
     """
     raise TypeError("load works in compiled functions only")
 
@@ -123,7 +124,9 @@ def _sources_digest(module: str) -> str:
 
 
 class _Helper:
-    """A helper: numba sees a dispatcher, all other code sees the plain function."""
+    """A function that only compiled functions call. numba sees it as a dispatcher, and all other code as the plain
+    function.
+    """
 
     def __init__(self, function: Callable[..., Any], *, inline: bool = False) -> None:
         self._function = function
@@ -203,8 +206,8 @@ class CompiledFunction(_Helper):
     def _pack_tuple(self, value: tuple[Any, ...], block: list[int]) -> Any:
         """Append the machine words of a NamedTuple to `block`, and return its tags.
 
-        Both are remembered, because the same tuple is passed again and again, and its arrays cannot move. The cache
-        holds the tuple itself, so that its identity is not reused. It holds only a few.
+        Words and tags are remembered, because the same tuple is passed again and again, and its arrays cannot move. The
+        cache holds a few tuples, and refers to each tuple itself, so that no new object gets the same identity.
         """
         known = self._packed.get(id(value))
         if known is None:

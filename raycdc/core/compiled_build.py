@@ -1,10 +1,9 @@
-"""Compile one function for one set of types with numba, into an object file.
+"""Compiles one function for one set of types with numba, into an object file.
 
-Imported on a cache miss only.
-
-The function is wrapped in an adapter with one argument, a block of machine words: pointer and shape of each array, and
-the integers, in order. The adapter rebuilds arrays and NamedTuples, calls the function, and writes its results to the
-front of the block. The final LLVM module of the adapter contains all functions that it calls.
+Imported only if the cache lacks the function. The function is wrapped in an adapter with one argument, a block of
+machine words: pointer and shape of each array, and the integers, in order. The adapter rebuilds arrays and NamedTuples,
+calls the function, and writes its results to the front of the block. The final LLVM module of the adapter contains all
+functions that it calls.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def _load(_context: Any, data: Any, at: Any, bits: Any) -> Any:  # noqa: ARG001 
         value.align = 1
         return value if width == 64 else builder.zext(value, llvmlite.ir.IntType(64))
 
-    # The literal is part of the signature: implementations are shared by signature.
+    # The literal is part of the signature, because all calls with the same signature share one implementation.
     return types.int64(data, types.int64, bits), generate
 
 
@@ -142,8 +141,9 @@ class _Source:
 
 
 def build(function: compiled.CompiledFunction, args: tuple[Any, ...], symbol: str) -> bytes:
-    """Return a header line (JSON: the number of results, the runtime symbols to stub) and object code with the entry
-    `symbol`.
+    """Return a header line and object code with the entry `symbol`.
+
+    The header is JSON: the number of results, and the symbols of numba's runtime for which the loader needs stubs.
     """
     dispatcher = function._numba_type_.dispatcher
     with _one_optimization():
@@ -160,11 +160,10 @@ def build(function: compiled.CompiledFunction, args: tuple[Any, ...], symbol: st
 
 @contextmanager
 def _one_optimization() -> Iterator[None]:
-    """Let LLVM optimize only the adapter, which by then contains every function it calls, and make no machine code
-    before that.
+    """Let LLVM optimize and compile only the adapter, which contains every function that it calls.
 
-    By default, numba optimizes each helper too, and again for each helper that calls it, which is several times the
-    work.
+    By default, numba also optimizes each helper separately, and again for each helper that calls it. That is several
+    times the work.
     """
     optimize = JITCodeLibrary._optimize_final_module
     finish = JITCodeLibrary._finalize_final_module

@@ -3,13 +3,13 @@
 | the server | effect |
 |---|---|
 | answered a moment ago | threads connect immediately |
-| has not answered lately, or the last attempt failed | one thread at a time connects, half a second after the \
+| has not answered lately, or the last attempt failed | only one thread at a time connects, half a second after the \
 previous attempt at the earliest |
-| … and that attempt fails temporarily | threads that waited for their turn get the same error, and pause like it \
-(`raycdc.core.retry`) |
+| … and that attempt fails temporarily | threads that waited for their turn get the same error, and pause as the \
+failed thread does (`raycdc.core.retry`) |
 
-Every connection that we open ourselves is opened within `TRIES.at`. A client library that connects by itself, but calls
-us before, waits in `TRIES.space` (`raycdc.clients.mongodb`); librdkafka has settings of its own.
+Code of raycdc opens every connection within `TRIES.at`. A client library that connects by itself, but calls a function
+of raycdc first, waits in `TRIES.space` (`raycdc.clients.mongodb`). librdkafka limits its attempts by its own settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from raycdc.errors import RaycdcError
 
 #: If a server answered less than this time ago, other threads connect without waiting.
 FRESH_S = 0.25
-#: An attempt that takes longer does not block others: its server accepts connections but does not answer.
+#: An attempt that takes longer than this does not block other threads. Its server probably accepts connections but does
+#: not answer.
 TURN_S = 15.0
 
 
@@ -35,7 +36,7 @@ class _Server:
     """The state of one server. Guarded by the lock of its `Tries`."""
 
     answered_s: float = float("-inf")
-    #: The time at which the next attempt may begin, and until which the present attempt has its turn.
+    #: The time at which the next attempt may begin, and the time until which the present attempt excludes others.
     next_s: float = float("-inf")
     turn_until_s: float = float("-inf")
     #: The number of failures so far, and the last one.
@@ -58,10 +59,10 @@ class Tries:
 
     @contextmanager
     def at(self, address: str) -> Iterator[None]:
-        """Connect to the server within the block; an error of the block counts as a failure.
+        """Let this thread connect to the server within the block; an error of the block counts as a failure.
 
-        Blocks until it is this thread's turn. Raises the failure of another thread's attempt meanwhile, if it is
-        temporary.
+        Blocks until it is this thread's turn. If another thread's attempt fails temporarily meanwhile, its error is
+        raised.
         """
         with self._lock:
             server = self._servers.setdefault(address, _Server())

@@ -1,11 +1,11 @@
-"""Named points at which a test may stop a process by ``kill -9``, SIGSTOP or an exception, exactly once.
+"""Named points in the code at which a test may stop a process by ``kill -9``, SIGSTOP or an exception, exactly once.
 
-A place that can be left out (`left_out`) knows the action ``skip`` as well.
+At a point before a step that can be left out (`left_out`), the action ``skip`` is possible, too.
 
-Set ``RAYCDC_FAILPOINTS="after_seal=kill@3,before_commit=stop"`` and ``RAYCDC_FAILPOINT_DIR`` to a directory all
-processes of the job share. ``@n`` means the n-th time one process reaches the point (default 1). The process that acts
-first writes ``<name>.hit`` (with its pid) into the directory; after that, neither another process nor its own successor
-acts again. Without the variables `reach` is a comparison and one access to a dictionary.
+Set ``RAYCDC_FAILPOINTS="after_seal=kill@3,before_commit=stop"`` and ``RAYCDC_FAILPOINT_DIR`` to a directory that all
+processes of the job share. ``@n`` means the n-th time that one process reaches the point (default 1). The first process
+that acts at a point writes ``<name>.hit`` with its pid into the directory; afterwards no process acts at this point
+again. Without the variables, `reach` costs only a comparison and one access to a dictionary.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 POINTS = (
     # The log reader of any source has opened a chunk.
     "after_open",
-    # The log reader with a catch-up stream: it has passed on a unit; its tables have joined the log; both streams are
-    # open again.
+    # The log reader with a catch-up stream: it has passed on a unit of changes; the stream's tables have joined the
+    # log; both streams are open again.
     "while_catching_up",
     "after_join",
     "after_open_anew",
@@ -74,8 +74,7 @@ POINTS = (
     # A state on an object store: the objects of the new root are written before the root itself.
     "before_root",
     "after_root",
-    # A state that is copied or moved: the new location is marked; everything is copied; the old location is closed to
-    # writers.
+    # A state that is copied or moved: the new location is marked; everything is copied; the old location is barred.
     "after_marked",
     "after_copied",
     "after_barred",
@@ -109,7 +108,8 @@ def _parse(text: str) -> dict[str, tuple[str, int]]:
 _plan = _parse(os.environ.get("RAYCDC_FAILPOINTS", ""))
 _listener: Callable[[str], None] | None = None
 _reached: dict[str, int] = {}
-#: Only one point acts at a time. Otherwise two threads at different points would leave two marks of one death.
+#: Only one point acts at a time. Otherwise two threads at different points would leave two ``.hit`` files for one death
+#: of the process.
 _acting = threading.Lock()
 
 
@@ -197,8 +197,8 @@ def _kill() -> None:
 
 
 def _stop() -> None:
-    # A signal to the process may be delivered to another thread, and this thread would go on until that one is
-    # scheduled.
+    # A signal to the process may be delivered to a different thread. Until that thread is scheduled, this one would go
+    # on.
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 

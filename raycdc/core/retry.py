@@ -1,9 +1,10 @@
-"""Retries: one policy of pauses for everything that is unreachable, and one way to report the outage.
+"""Retries after failures: one policy of pauses for all servers, disks and processes, and one way to report an outage.
 
 Only this module retries. If a source, sink, disk or process fails, it is tried again after a pause. Pauses grow
-exponentially to a limit, and each has a random extra, so that processes that failed together do not return together.
-(M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.) `raycdc.core.connection_attempts` limits
-the attempts at one server. Clock and randomness are those of `raycdc.core.threads`, so a simulation controls them.
+exponentially to a limit, and each has a random extra, so that processes that failed at the same time do not retry at
+the same time. (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.)
+`raycdc.core.connection_attempts` limits the attempts at one server. Clock and randomness are those of
+`raycdc.core.threads`, so a simulation controls them.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from raycdc.errors import RaycdcError
 
 T = TypeVar("T")
 
-#: The shortest time between two attempts at a server: a starting server is not kept busy, and logs stay readable.
+#: The shortest time between two attempts at a server, so that a starting server is not kept busy, and logs stay
+#: readable.
 SPACING_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The pauses between attempts in one series of failures: the first, the factor by which each is longer than the one
-    before, and the longest.
+    """The pauses between attempts in one series of failures.
+
+    The fields are the first pause, the factor by which each pause is longer than the one before, and the longest pause.
 
     Each pause is longer by a random part of up to `jitter`, never shorter. `retry_s` is the longest time from the first
-    failure of a series to its last retry; it is longer than a database takes to restart or to fail over.
+    failure of a series to its last retry. Its default is longer than a database takes to restart or to fail over.
     """
 
     first_s: float = SPACING_S
@@ -79,8 +82,8 @@ class Backoff:
 class Outage:
     """An outage that may end without a change by the user.
 
-    `text` says what failed and where, `advice` what people can do meanwhile. `kind` is the class of the error that is
-    raised if the outage lasts too long.
+    `text` names the failed server and the failure, and `advice` the possible remedies. `kind` is the class of the error
+    that is raised if the outage lasts too long.
     """
 
     text: str
@@ -103,9 +106,9 @@ class Outage:
 
 
 class Retrier:
-    """A caller of functions that retries them during an outage.
+    """An object that calls functions, and retries them during an outage.
 
-    `stopping` ends the waiting; `notify` is called once per outage.
+    When `stopping` is set, waiting ends. `notify` is called once per outage.
 
     Thread-safe; each call has its own series of failures.
     """
@@ -126,9 +129,9 @@ class Retrier:
     def __call__(self, act: Callable[[], T], outage_of: Callable[[Exception], Outage | None]) -> T:
         """Return the result of `act`, which must be repeatable.
 
-        `outage_of` returns the outage that explains an error; None: the error is raised. `Outage.error` is raised when
-        the outage lasts too long. Time counts from the first failure, so work that had run for long before gets the
-        full time.
+        `outage_of` returns the outage that explains an error. If it returns None, the error is raised. `Outage.error`
+        is raised when the outage has lasted too long. The time is measured from the first failure, not from the start
+        of the work.
         """
         pauses = Backoff(self._policy, self._threads)
         try:

@@ -1,19 +1,17 @@
-"""Resolves references in configuration texts.
-
-They keep secrets outside of the configuration.
+"""Resolves references in texts of the configuration. References keep secrets out of the configuration.
 
 | reference | is |
 |---|---|
 | ``${env:NAME}``, ``${env:NAME:-default}`` | a variable of the environment |
 | ``${file:PATH}`` | the text of a file, relative to the working directory |
 | ``${command:WORDS}`` | the output of a command, run without a shell |
-| ``${plugin:NAME ARGUMENT}`` | the result of a function for ``ARGUMENT``: an entry point of `PLUGINS`, or \
+| ``${plugin:NAME ARGUMENT}`` | the result of a function for ``ARGUMENT``; NAME is an entry point of `PLUGINS`, or \
 ``module:function`` |
 
-``$${`` stands for a literal ``${``. The value of a reference is never shown in a message. All values except environment
-variables may change later: a text with such a reference is a `Renewed`, and `newest` reads it again, which every client
-does before it logs in. A password can therefore be changed without a restart. Secrets of tasks are in private files,
-which `private_text` reads: they must not appear in the tasks' arguments.
+``$${`` stands for a literal ``${``. The value of a reference is never shown in a message. All values except those of
+environment variables may change later. A text with such a reference is a `Renewed`, and `newest` resolves it again.
+Every client calls `newest` before it logs in, so a password can be changed without a restart. The secrets of tasks must
+not appear in their arguments, so they are in private files, which `private_text` reads.
 """
 
 from __future__ import annotations
@@ -39,10 +37,10 @@ DEPTH_MAX = 32
 #: The largest file of a secret or certificate.
 FILE_BYTES_MAX = 1 << 20
 
-#: The timeout of a command or function, and how long its result is reused: epochs log in more often than that.
+#: The timeout of a command or function, and the time for which its result is reused, because epochs log in more often.
 ANSWER_TIMEOUT_S = 30.0
 KEPT_S = 5.0
-#: A function that hangs cannot be ended: callers of the same function wait for it this long, and then it is called
+#: A function that hangs cannot be ended. Callers of the same function wait for it for this time; then it is called
 #: again.
 HANGS_S = 300.0
 #: Entry points of packages: functions that take one text and return another.
@@ -63,7 +61,7 @@ class Renewed(str):
     """
 
     template: str
-    #: True if the text was sent by another process, the driver, which had logged in with it before.
+    #: True if the driver sent the text to this process. The driver has logged in with it before.
     sent: bool
 
     def __new__(cls, text: str, template: str = "", *, sent: bool = False) -> Self:
@@ -91,8 +89,8 @@ def newest(text: str) -> str:
 
     A text without references is returned unchanged.
 
-    The previous value in this process is returned if a reference cannot be read (on another machine, or at this
-    moment), or has become empty (a file that is being written). May block: see `ANSWER_TIMEOUT_S`. Thread-safe.
+    The previous value in this process is returned if a reference cannot be read on this machine or at this moment, or
+    if it has become empty, as a file does that is being written. May block: see `ANSWER_TIMEOUT_S`. Thread-safe.
     """
     if not isinstance(text, Renewed):
         return text
@@ -131,9 +129,9 @@ _LAST: dict[str, tuple[str, frozenset[str]]] = {}
 
 
 class _Answers:
-    """Results of commands and functions, each kept for `KEPT_S`, because several connections open together.
+    """Results of commands and functions, each kept for `KEPT_S`, because several connections open at the same time.
 
-    Callers of the same command share one call, including its error; callers of different ones do not wait for each
+    Callers of the same command share one call, including its error. Callers of different commands do not wait for each
     other.
     """
 
@@ -159,7 +157,7 @@ class _Answers:
         try:
             answer.set_result(ask(argument))
         except BaseException as cause:
-            # The next caller asks again; an interrupt is for this thread alone.
+            # The result is not kept, so the next caller makes a new call. An interrupt is for this thread alone.
             with self._lock:
                 self._kept.pop(key, None)
             answer.set_exception(cause if isinstance(cause, ValueError) else ValueError("was interrupted"))
@@ -255,8 +253,9 @@ class ReferenceResolver:
                 return value
 
     def _text(self, text: str, key_path: KeyPath) -> str:
-        """Return `text` without characters that no path, name, address or password can have; they are added to the
-        problems.
+        """Return `text` without characters that no path, name, address or password can have.
+
+        They are reported in the problems.
         """
         if "\0" in text:
             self._problem(
@@ -409,9 +408,9 @@ _files_sent: dict[str, str] = {}
 
 
 def private_text(path: str) -> str:
-    """Return the content of a private file, either as it was sent to this process or as read on this machine.
+    """Return the content of a private file: the one that was sent to this process, or else the file on this machine.
 
-    Raises `OSError` if there is neither.
+    Raises `OSError` if neither exists.
     """
     return _files_sent[path] if path in _files_sent else Path(path).read_text(encoding="utf-8")
 
@@ -419,7 +418,7 @@ def private_text(path: str) -> str:
 def all_private(folder: Path) -> dict[str, str]:
     """Return the content of each private file of `folder`, by its path.
 
-    Other processes may write there meanwhile.
+    Other processes may write into the folder meanwhile.
     """
     if not folder.is_dir():
         return {}

@@ -1,9 +1,9 @@
 """Makes processes start quickly: without pandas, and without garbage collection while they read a state.
 
-pyarrow imports pandas, if it is installed, at the first conversion of a Python list. That costs a third of a second of
-CPU, for nothing, in readers, the coordinator, runs with ``--local`` and inspection commands. The garbage collector goes
-through all objects again and again while very many are made. That is half of the time in which the state of 100,000
-tables is read, and a state has no cycles.
+pyarrow imports pandas, if it is installed, at the first conversion of a Python list. In readers, the coordinator, runs
+with ``--local`` and inspection commands, this costs a third of a second of CPU without any use. While very many objects
+are made, the garbage collector goes through all of them again and again. This takes half of the time in which the state
+of 100,000 tables is read, and finds nothing, because a state has no cycles.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class _NoPandas(MetaPathFinder):
 
 
 def without_pandas() -> None:
-    """Make pyarrow work without pandas in this process; other code may still import pandas.
+    """Make pyarrow work without pandas in this process.
 
-    Has no effect if pyarrow has already checked for pandas, because it checks once per process.
+    Other code may still import pandas. The call has no effect if pyarrow has already checked for pandas, which it does
+    once per process.
     """
     import pyarrow as pa
 
@@ -46,7 +47,7 @@ def without_pandas() -> None:
 def collect_seldom() -> None:
     """Run the garbage collector less often, in a process that makes and frees very many objects without cycles.
 
-    In a coordinator it would otherwise take a seventh of the time (measured with 1,000 readers).
+    Otherwise the collector would take a seventh of a coordinator's time (measured with 1,000 readers).
     """
     gc.set_threshold(*_SELDOM)
 

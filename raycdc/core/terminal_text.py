@@ -1,4 +1,4 @@
-r"""Escapes foreign names and texts for a terminal or a log, so that they cannot move the cursor or hide anything.
+r"""Escapes names and texts of foreign origin for a terminal or a log, so that they cannot move the cursor or hide text.
 
 Tables, columns and servers' error messages may contain any characters. Control characters, line breaks, invisible
 characters, characters that change the text direction, and lone surrogates are printed as escapes (``\x1b``,
@@ -32,9 +32,7 @@ def printable_text(text: str, *, indent: str = "") -> str:
 
 
 def printable_json(dumped: str) -> str:
-    """Return a text of ``json.dumps`` with unsafe characters escaped; ``json.dumps`` itself escapes only controls and
-    surrogates.
-    """
+    """Return the JSON text `dumped` with all unsafe characters escaped, of which ``json.dumps`` escapes only some."""
     return _IN_TEXTS.sub(lambda invalid: f"\\u{ord(invalid[0]):04x}", dumped)
 
 

@@ -1,8 +1,8 @@
 """The clock, randomness and threads of a process, as a value that is passed to the code that needs them.
 
-A simulation passes its own, so that one seed decides the time, every random choice, and which thread runs next. Code
-that gets this value must therefore use no other clock, randomness or thread: it waits for a thread by the future that
-`pool` returns, and for time by `wait`.
+A simulation passes a value of its own. One seed then decides the time, every random choice, and the thread that runs
+next. Code that gets this value must therefore use no other clock, source of randomness or thread. It waits for a thread
+by the future that `pool` returns, and for time by `wait`.
 """
 
 from __future__ import annotations

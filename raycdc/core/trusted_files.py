@@ -1,10 +1,9 @@
-"""Reads and writes code files that this process loads or sends.
+"""Reads and writes files of code that this process loads or sends, unless another user could have written them.
 
-Only files that nobody but its user and root can have written are used.
-
-Machine code, class archives and the files of executors lie in the user's cache folder, or where an environment variable
-says, and others may be able to write there. A file is used only if it and its folder belong to us or to root and no
-other user may write to them; any other file is ignored. Files that this module writes can be read only by their user.
+Machine code, class archives and the files of executors are in the user's cache folder, or in a folder that an
+environment variable names. Other users may be able to write into such a folder. A file is used only if file and folder
+belong to the user of this process or to root, and no other user may write to them. Any other file is ignored. Files
+that this module writes can be read only by their user.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def read_own(path: Path) -> bytes | None:
-    """Return the bytes of a file that only our user or root can have written.
+    """Return the bytes of a file that only this process's user or root can have written.
 
     Returns None if the file is missing, or if another user could have written it.
     """
     try:
-        # A link or a pipe is not ours; opening a pipe would also wait for its other end.
+        # This module writes no links and no pipes, so they are ignored. Opening a pipe would also wait for its other
+        # end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
@@ -50,8 +50,8 @@ def is_own(path: Path) -> bool:
 def write_own(path: Path, content: bytes) -> bool:
     """Write the file atomically, readable by us alone; return True if it was written.
 
-    It is not written if its folder belongs to another user or is read-only. That is logged once; each process then
-    repeats the work that the file would have saved.
+    The file is not written if its folder belongs to another user or is read-only. Then a warning is logged once, and
+    each process repeats the work that the file would have saved.
     """
     try:
         make_own_folder(path.parent)
@@ -76,7 +76,7 @@ def user_cache() -> Path:
 
 
 def make_own_folder(path: Path) -> None:
-    """Create the folder and its missing parents for us alone; existing ones are unchanged."""
+    """Create the folder and its missing parents, accessible to this user alone. Existing folders are not changed."""
     for folder in [*reversed(path.parents), path]:
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)

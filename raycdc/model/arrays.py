@@ -1,5 +1,5 @@
-"""Additions to Arrow's arrays: finding values that cannot be converted, and values that Python's own
-types cannot hold.
+"""Additions to Arrow's arrays: they find values that a conversion refuses, and values that Python's types cannot
+hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _DAY_US = 86_400_000_000
 def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
     """Return for each value if `turn` raises on it.
 
-    The values are halved again and again, so good values cost one call together.
+    `turn` converts all values in one call. If it raises, each half is tried separately, and so on down to single
+    values.
     """
     bad = np.zeros(len(array), np.bool_)
     waiting = [(0, len(array))]

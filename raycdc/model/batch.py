@@ -6,17 +6,18 @@ A batch (`pyarrow.RecordBatch`) holds rows of one table and one schema version: 
 * `_op` int8: `RowKind`.
 * `_seq` int64: relative order. The absolute number is ``Segment.seq_base + _seq`` (see
   `raycdc.state.manifests.manifest`).
-* `_ts_ms` int64: commit time at the source in Unix milliseconds; for snapshot rows the time the chunk was read.
+* `_ts_ms` int64: commit time at the source in Unix milliseconds; for snapshot rows the time at which the chunk was
+  read.
 * `_pos` string: where the row came from, unique per row of the log (MySQL ``binlog.000007:4512:3`` = file, end
   position of the event, row within it); null for snapshot rows.
 
 Batches are immutable after they are built and at most `BATCH_BYTES_MAX` large (one row may exceed it).
 
-The schema's metadata of a batch has the number of its **lost values**: dates that became null, and text with replaced
-bytes, according to ``source.types``. The metadata also records if the columns are already **masked**; most are masked
-only when the batch is written to a segment.
+The metadata of a batch's schema has the number of **lost values** in the batch: dates that became null, and text with
+replaced bytes, according to ``source.types``. The metadata also records if the columns are already **masked**. Most
+batches are masked only when they are written to a segment.
 
-`RowKind` is the kind of a changelog row, as in Flink, plus truncation.
+`RowKind` has the kinds of changelog rows that Flink has, and truncation.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class RowKind(IntEnum):
 SYMBOLS: tuple[str, ...] = ("+I", "-U", "+U", "-D", "T")
 
 
-#: Rows per batch and bytes per batch: the bridge measured these as fastest for Spark's workers (64k rows, 8 MB).
+#: The maximum rows and bytes of a batch. In measurements of the bridge, 64k rows and 8 MB were fastest for Spark's
+#: workers.
 BATCH_ROWS_MAX = 65_536
 BATCH_BYTES_MAX = 8 << 20
 

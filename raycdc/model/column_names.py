@@ -1,8 +1,8 @@
-"""Comparison of column names: one function for each kind of system that ignores case in them.
+"""Comparison of column names: one function for each kind of system that ignores case in column names.
 
-Each function returns a text that is the same for two names if and only if the system takes them for one column. Systems
-that tell names apart by every character (PostgreSQL, MongoDB, JSON) need no function. `str.casefold` is none of them:
-it makes ``Straße`` and ``STRASSE`` equal, which every system here tells apart. Pure.
+Each function returns a text that is the same for two names if and only if the system takes the names for one column.
+Case-sensitive systems (PostgreSQL, MongoDB, JSON) need no function. `str.casefold` is not usable: it makes ``Straße``
+and ``STRASSE`` equal, which are two columns in every supported system. Pure.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 
 Fold = Callable[[str], str]
 
-#: The capital letters that MySQL and MariaDB know in identifiers: those of Unicode 3.0, first and last of each range.
-#: Letters of later versions, such as ẞ, are letters of their own. MySQL 5.7, 8.0 and 9.7 and MariaDB 10.11 agree on all
-#: letters (tests/integration/connectors/test_column_names.py asks them).
+#: The capital letters that MySQL and MariaDB convert in identifiers, as the first and last of each range: the letters
+#: of Unicode 3.0. Capitals of later Unicode versions, such as ẞ, have no small letter there. MySQL 5.7, 8.0 and 9.7 and
+#: MariaDB 10.11 agree on all letters, as tests/integration/connectors/test_column_names.py shows.
 _CAPITALS = (
     (0x0041, 0x005A),
     (0x00C0, 0x021E),
@@ -39,15 +39,17 @@ _CAPITALS = (
 
 
 def mysql_fold(name: str) -> str:
-    """Return `name` as MySQL and MariaDB compare names of columns: each capital letter is its small one.
+    """Return `name` in the form in which MySQL and MariaDB compare names of columns: in small letters.
 
-    The comparison is by single letters, so that no letter equals two, and accents count.
+    Each letter becomes exactly one letter, so ``ß`` differs from ``ss``. Letters with accents differ from those
+    without.
     """
     return name.lower() if name.isascii() else name.translate(_SMALL)
 
 
 def spark_fold(name: str) -> str:
-    """Return `name` as Spark, Delta and Iceberg's readers compare names of columns if case is ignored.
+    """Return `name` in the form in which Spark, Delta and Iceberg's readers compare names of columns if case is
+    ignored.
 
     Spark compares ``toLowerCase(Locale.ROOT)`` of names, which `str.lower` equals.
     """
@@ -67,7 +69,7 @@ def find_name(name: str, names: Iterable[str], fold: Fold) -> str | None:
 
 
 def _small(capital: str) -> str:
-    # U+0130, the capital I with a dot, is the only letter of one small letter for which `str.lower` returns two.
+    # For U+0130, the capital I with a dot, `str.lower` returns two characters. It is the only such letter.
     small = "i" if capital == "\u0130" else capital.lower()
     return small if len(small) == 1 else capital
 

@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-#: The default of ``spark.from_bytes``: a Spark job costs about 70 ms of a Python worker, as much as writing this size.
+#: The default of ``spark.from_bytes``. A Spark job costs about 70 ms of a Python worker, the time in which that worker
+#: writes this many bytes.
 FROM_BYTES = 4 << 20
 
 
 class EngineName(StrEnum):
-    """The names of the engines. They are a promise to programs (`raycdc.observe.events`)."""
+    """The names of the engines.
+
+    Events have these names (`raycdc.observe.events`), and programs read them, so they must not change.
+    """
 
     DRIVER = "driver"
     RAY = "ray"
@@ -30,9 +34,8 @@ _WRITERS = {EngineName.SPARK: "Spark", EngineName.DRIVER: "this process"}
 class EngineRows:
     """The numbers of rows in epochs that the sink holds.
 
-    `read` counts the rows that a run read, by engine; `written` those of all targets, by engine.
-
-    The two sums differ if rows go to several targets or to none, and if an earlier run had read them.
+    `read` has the number of rows that the run read, by engine. `written` has the number of rows written to all targets,
+    by engine. The two sums differ if rows go to several targets or to none, or if an earlier run read them.
     """
 
     read: RowsBy = field(default_factory=dict)

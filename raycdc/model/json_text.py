@@ -1,9 +1,9 @@
 """Values of Arrow columns as JSON text, column by column in compiled string kernels.
 
-Called by the JSON Lines and console sinks, by inspection commands and by the formats' encoders. Values read as
-``raycdc inspect binlog`` prints them: integers and doubles as JSON numbers, decimals and temporals as text exactly as
-MySQL prints them (TIMESTAMP in UTC), bytes as ``{"$binary": base64}``, JSON columns as JSON, null as null. A JSON
-column that is NULL and one that holds JSON's null are therefore the same in a line (`raycdc docs targets`).
+Called by the JSON Lines and console sinks, by inspection commands and by the formats' encoders. Values read as ``raycdc
+inspect binlog`` prints them: integers and doubles as JSON numbers, decimals and temporals as text exactly as MySQL
+prints them (TIMESTAMP in UTC), bytes as ``{"$binary": base64}``, JSON columns as JSON, null as null. A NULL in a JSON
+column therefore has the same text as JSON's null (`raycdc docs targets`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FRACTION_DIGITS = 6
 _TEXT = frozenset({TypeKind.STRING, TypeKind.TIME, TypeKind.ENUM, TypeKind.SET})
 _NUMBER = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.YEAR})
 
-# JSON's own short escapes. Other control characters are written as \u00XX.
+# The short escapes of JSON. All other control characters are written as \u00XX.
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 _NEEDS_ESCAPE = '[\\x00-\\x1f"\\\\]'
 

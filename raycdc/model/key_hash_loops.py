@@ -1,6 +1,7 @@
-"""Compiled loops that hash key columns: FNV-1a over each value's bytes, finished so that all bits are well mixed.
+"""Compiled loops that hash key columns: FNV-1a over the bytes of each value, followed by a finalizer that mixes all
+bits.
 
-Fowler, Noll, Vo (RFC 9923); the finalizer is MurmurHash3's (Appleby 2011).
+FNV-1a is by Fowler, Noll and Vo (RFC 9923). The finalizer is that of MurmurHash3 (Appleby 2011).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def mix_fixed(
 ) -> None:
     """Add a column of values of `width` bytes to the hashes.
 
-    Row 0 is the value at index `first`; `valid` is empty if there is no NULL.
+    Row 0 is the value at index `first`. `valid` is the validity bitmap, empty if there is no NULL.
     """
     for row in range(len(hashes)):
         code = (hashes[row] ^ _MARK) * _FNV_PRIME

@@ -1,4 +1,7 @@
-"""Key columns in a form in which equal keys are equal, for every group-by and join over keys, and their hashes."""
+"""The comparison form of key columns, in which equal keys have equal values, and hashes of keys.
+
+Every group-by and join over keys uses them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def comparable(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return pa.table({name: _comparable(rows.column(name)) for name in key})
 
 
-#: The column by which readers of a segment ask for `owners`. No segment stores it.
+#: The name under which readers of a segment request the values of `owners` as a column. No segment stores it.
 OWNER = "_raycdc_owner"
 OWNER_TYPE = pa.binary()
 
@@ -36,7 +39,7 @@ def owners(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
     pieces: list[Any] = []
     for name in columns:
         text = _text(batch.column(name))
-        # The length before each value keeps ("a", "bc") and ("ab", "c") apart; NULL has none.
+        # The length before each value makes ("a", "bc") differ from ("ab", "c"). NULL has no length.
         length = pc.binary_length(text).cast(pa.string()).cast(OWNER_TYPE)
         pieces.append(pc.binary_join_element_wise(length, text, pa.scalar(b":", OWNER_TYPE)))
     separator = pa.scalar(b",", OWNER_TYPE)
@@ -89,9 +92,8 @@ _NO_NULLS = np.zeros(0, np.uint8)
 def key_hashes(batch: pa.RecordBatch, key: Sequence[str]) -> npt.NDArray[np.uint64]:
     """Return a hash per row over the columns `key`.
 
-    Equal keys have equal hashes, in integers and texts of any width.
-
-    Nested types are not supported.
+    Equal keys have equal hashes, even if the widths of their integer or text types differ. Nested types are not
+    supported.
     """
     hashes = np.full(batch.num_rows, loops.FNV_OFFSET)
     for name in key:

@@ -1,10 +1,10 @@
 """Removes values of rows from texts for people (errors, reasons for parked tables, warnings, events, logs), and from
 statements.
 
-Such texts go to terminals, logs, tickets and chats, so none has a value of a row or of its key, with or without masks.
-A text names the table, the column, the *names* of the key's columns and the position in the log; whole rows are in the
-dead letters (``pipeline.on_bad_record``), in files that only their owner can read. A text of a library or a server,
-which may quote the refused value, passes through `without_quotations`, or is left out. Pure.
+Such texts get into terminals, logs, tickets and chats. None of them may have a value of a row or of its key, even if no
+mask is configured. A text names the table, the column, the *names* of the key's columns and the position in the log;
+whole rows are in the dead letters (``pipeline.on_bad_record``), in files that only their owner can read. A text of a
+library or a server, which may quote the refused value, passes through `without_quotations`, or is left out. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from raycdc.model.schema import TableSchema
 
 _INSTEAD = "…"
-#: A text in quotes whose quotes are not within a word (``doesn't``), or a number that is no part of a word or version.
+#: A text in quotes, but not a quote within a word (``doesn't``); or a number that is no part of a word or version.
 _QUOTED = re.compile(r"(?<!\w)'(?:[^']|''|'(?=\w))*'(?!\w)|\"(?:[^\"]|\"\")*\"")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w)")
 
@@ -39,7 +39,7 @@ def without_quotations(text: str) -> str:
     return _NUMBER.sub(_INSTEAD, _QUOTED.sub(_INSTEAD, text))
 
 
-#: A text or a number in a statement; names in backticks are neither.
+#: A text or a number in a statement. Names in backticks are not matched.
 _VALUE = re.compile(r"`(?:[^`]|``)*`|('(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|\b[0-9][0-9A-Za-z.]*)", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 #: A name in backticks; a text, closed or not; or a comment.
@@ -74,7 +74,7 @@ def without_values(text: str, statement: str) -> str:
     for value in filter(None, _VALUE.findall(statement)):
         inner = value[1:-1] if value[0] in "'\"" else value
         meant = _ESCAPED.sub(lambda found: found[1] or found[0][0], inner)
-        # A single letter would be found in every text; as a value it is in quotes.
+        # A single letter would be found in every text, so it is searched for in quotes only.
         alone = {inner, meant} if len(inner) > 1 else set()
         spelled |= {" ".join(value.split()), *(alone if value[0] in "'\"" or len(value) > 1 else ()), repr(meant)}
     for value in sorted(filter(lambda one: len(one) > 1, spelled), key=len, reverse=True):

@@ -1,7 +1,7 @@
-"""The schema of a table as raycdc carries it from source to sink.
+"""The schema of a table, with which its rows pass from source to sink.
 
-`constant` converts the default of an added column, which existing rows get, to a value. A `Column` has its default as
-text: as its type prints it, TIMESTAMP in UTC, BINARY as UTF-8.
+A `Column` has its default as text, in the form that its type prints: TIMESTAMP in UTC, BINARY as UTF-8. Existing rows
+get the default of an added column; `constant` converts it to a value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Column(JsonObject):
 
     `default` is the constant that existing rows get when the column is added, as text, or None.
 
-    `masked`: the default is the masked form of that constant, for rows that are already masked.
+    `masked` is True if `default` is already the masked form of the constant, because a mask applies to the column.
     """
 
     name: str
@@ -77,7 +77,8 @@ class TableSchema(JsonObject):
     def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
         """Return the schema of this JSON.
 
-        Tables with the same schema share one object, because tenants have tables by the ten thousand.
+        Tables with the same schema share one object, because databases of tenants may have tens of thousands of such
+        tables.
         """
         return _schema_of(json.dumps({"columns": data["columns"], "primary_key": data["primary_key"]}))
 
@@ -91,5 +92,6 @@ def _schema_of(text: str) -> TableSchema:
 def constant(text: str, arrow: pa.DataType) -> pa.Scalar:
     """Return `text` as a value of the type `arrow`. Raises `pa.ArrowException` if it is none."""
     scalar = pa.scalar(text)
-    # The text has no time zone, but Arrow requires one for a type with a zone. So it is parsed without a zone first.
+    # Arrow parses a text to a type with a time zone only if the text has a zone. This text has none, so it is parsed to
+    # a type without a zone first.
     return scalar.cast(pa.timestamp("us")).cast(arrow) if pa.types.is_timestamp(arrow) else scalar.cast(arrow)

@@ -1,8 +1,8 @@
 """`pipeline.state_key`: encrypts values of masked columns that the state must remember.
 
 These are the bounds of chunks of a table that is cut by a masked column, and rows of prepared XA transactions of such a
-table. Both are compared with unmasked values of other rows later, so they cannot be stored masked. Encryption is
-AES-SIV (RFC 5297) without a nonce: equal values give equal texts, which reveal nothing else, and a changed text is
+table. Both are later compared with unmasked values, so they cannot be stored masked. The encryption is AES-SIV (RFC
+5297) without a nonce. Equal values give equal texts; a text reveals nothing more about the value. A changed text is
 refused. A text contains its version and the key's fingerprint, so that a wrong key is distinguished from damage.
 """
 

@@ -1,10 +1,10 @@
 """Names of tables, and the text of a name.
 
-A name is a pair, and both parts may have dots: MySQL's ``sec.x`.`t`` and ``sec`.`x.t`` (as its manual quotes
-identifiers) are two different tables. So the text of a name is DATABASE.TABLE if the database has no dot, and
-```DATABASE`.TABLE`` if it has one. The table begins after the first dot, or after the quoted database, and is never
-quoted. States, messages, configuration keys and targets' records all use ``str`` and `TableId.parse`. Names that people
-write to choose tables may be quoted in more ways (`raycdc.model.rules.selector`).
+A name is a pair of database and table, and both may have dots. For example, table ``t`` of database ``sec.x`` and table
+``x.t`` of database ``sec`` are two different tables. Therefore the text of a name is DATABASE.TABLE if the database has
+no dot, and ```DATABASE`.TABLE`` if it has one. The table begins after the first dot, or after the quoted database, and
+is never quoted. States, messages, configuration keys and targets' records all use ``str`` and `TableId.parse`. In names
+that people write to select tables, the table may be quoted, too (`raycdc.model.rules.selector`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class TableId(JsonText):
     table: str
 
     def __str__(self) -> str:
-        """Return a text that no other table has.
+        """Return the name as a text that no other table has.
 
-        It is `dotted`, unless the database has a dot, or begins with a backquote so that it would look quoted.
+        The text is `dotted`, except in two cases in which the database is quoted: it has a dot, or it begins with a
+        backquote, so that it would look quoted.
         """
         dotted = self.dotted
         if "." in self.db or (dotted[:1] == "`" and _quoted(dotted) is not None):
@@ -57,7 +58,7 @@ class TableId(JsonText):
 
 
 def file_name(text: str) -> str:
-    """Return a file name for `text`, which is made of tables' names. Different texts have different file names."""
+    """Return a file name for `text`, which consists of names of tables. Different texts have different file names."""
     shown = text.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")
     if len(shown.encode()) <= FILE_NAME_BYTES:
         return shown
@@ -71,9 +72,9 @@ def quoted(name: str) -> str:
 
 
 def quoted_parts(text: str, *unquoted: str) -> tuple[str, ...] | None:
-    """Return the parts of a name that are joined by dots, if at least one of them is quoted; otherwise None.
+    """Return the parts of a name, between its separating dots, if at least one part is quoted; otherwise None.
 
-    `unquoted` has, for each part, the regular expression of its texts without quotes.
+    `unquoted` has one regular expression for each part; a part without quotes must match it.
     """
     whole = r"\.".join(f"({_QUOTED}|{part})" for part in unquoted)
     if "`" not in text or (parts := re.fullmatch(whole, text, re.DOTALL)) is None:
@@ -87,7 +88,8 @@ def quoted_parts(text: str, *unquoted: str) -> tuple[str, ...] | None:
 def _quoted(text: str) -> TableId | None:
     """Return the table whose text begins with its database in quotes.
 
-    Quotes that the database does not need are a part of its name, because earlier releases wrote no others.
+    If the database's name needs no quotes, the quotes in the text are a part of the name, because earlier releases did
+    not quote.
     """
     if (parts := _QUOTED_DATABASE.fullmatch(text)) is None:
         return None

@@ -2,10 +2,10 @@
 
 | kind | Arrow | Spark | note |
 |---|---|---|---|
-| INT8 … INT64 | int8 … int64 | tinyint … bigint | unsigned source types take the next wider one |
+| INT8 … INT64 | int8 … int64 | tinyint … bigint | unsigned source types have the next wider type |
 | UINT64 | decimal128(20, 0) | decimal(20,0) | the only integer that no signed type holds |
 | FLOAT32, FLOAT64 | float, double | float, double | |
-| DECIMAL | decimal128(p, s), p ≤ 38 | decimal(p,s) | wider ones are STRING with the exact digits |
+| DECIMAL | decimal128(p, s), p ≤ 38 | decimal(p,s) | wider decimals are STRING with the exact digits |
 | STRING, ENUM, SET, JSON | string | string | UTF-8; ENUM/SET as labels; JSON as the server's text |
 | BINARY | binary | binary | |
 | DATE | date32 | date | |
@@ -61,8 +61,8 @@ class LogicalType(JsonObject):
 
     `precision`/`scale` belong to DECIMAL, `fsp` (fractional-second digits, 0–6) to the temporal kinds and `length`
     (bits) to BIT. `native` is the source's own spelling (``information_schema.COLUMN_TYPE``), for people and DDL; it
-    takes no part in equality of data, but is kept in state. A state has only the parameters that are set, so that
-    schemas stay readable.
+    has no effect on the equality of types, but is kept in the state. A state has only the parameters that are set, so
+    that schemas stay readable.
     """
 
     kind: TypeKind
@@ -97,16 +97,16 @@ class LogicalType(JsonObject):
                 return _SPARK[kind]
 
 
-#: Kinds whose values are the same text, to expressions.
+#: Kinds whose values are the same text in expressions.
 _TEXTS = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
 
 
 def keeps_meaning(before: LogicalType, after: LogicalType) -> bool:
     """Return True if every expression gives equal results for equal values of the two types.
 
-    This is the short list of changes that are proven: a column that an expression names may change its type without
-    changing what the expression means. All others are taken to change it: even a wider integer hashes to another
-    number, a FLOAT that became a DOUBLE has another text, and a decimal with more digits, too.
+    A column that an expression names may change its type in this way without a change of the expression's meaning. Only
+    changes for which this is proven return True. Most changes may affect an expression: a wider integer has a different
+    hash, and a FLOAT that became a DOUBLE, or a decimal with more digits, has a different text.
     """
     same_kind = before.kind is after.kind or {before.kind, after.kind} <= _TEXTS
     # A timestamp has the same value and text with any precision; TIME is a text that ends with its digits.

@@ -1,4 +1,4 @@
-"""Views: how stored rows of one table are read as rows of a target.
+"""Views: conversions of a table's stored rows to rows of a target, applied when a segment is read.
 
 A segment carries a view if its table is transformed or merged. First a *projection* selects, renames and adds columns.
 Then rows are converted to the columns of a target that merges several tables.
@@ -27,7 +27,8 @@ class Output:
 class Projection(JsonObject):
     """A projection to columns by name.
 
-    If `deleted` is set, a last column of this name marks deleted rows, which stay as updates.
+    If `deleted` is set, an additional last column of this name marks deleted rows: a deletion becomes an update that
+    sets this column.
     """
 
     outputs: tuple[Output, ...]
@@ -39,10 +40,10 @@ class RowView(JsonObject):
     """A view of rows of schema `source` as rows of `target`, which has all their columns in types that hold their
     values.
 
-    Columns are the same if their names differ only in case. A column that `source` lacks is null, or, with `fill`, has
-    the constant default with which it was added elsewhere. A `projection` first converts stored rows to rows of
-    `source`. `owner` names the stored columns that tell a row of the source table from its other rows, if the target's
-    key does not (`raycdc.model.keys.owners`).
+    Names that differ only in case are the same column. A column that `source` lacks is null; if `fill` is True, it has
+    the constant default with which a different source of the target added it. A `projection` first converts stored rows
+    to rows of `source`. If the target's key does not identify the rows of the source table, `owner` names the stored
+    columns that do (`raycdc.model.keys.owners`).
     """
 
     source: TableSchema

@@ -84,9 +84,9 @@ def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[st
 def all_keys(config: PipelineConfig) -> dict[str, Setting]:
     """Return every key, for a plan.
 
-    Keys that a state records are as in `configured_keys`. Of keys that may change freely, only numbers and booleans are
-    given, for other values a digest. Keys that may hold a secret are left out: they may change at any time, and could
-    be guessed from a digest.
+    Keys that a state records have the same values as in `configured_keys`. Other keys have a number or a boolean as it
+    is, and any other value as a digest. Keys that may hold a secret are left out: they may change at any time, and a
+    secret could be guessed from its digest.
     """
     keys: dict[str, Setting] = {}
     for name in COMMON_SECTIONS:

@@ -88,8 +88,9 @@ class Replay:
 class Frozen:
     """Some tables hold the epoch, and others can never get it.
 
-    `again` must be resnapshotted because their segments are gone, `barred` because they have a tombstone of it;
-    `replay` can be written. `text` explains this, and names the alternative to a resnapshot.
+    The tables `again` must be resnapshotted because their segments are missing, the tables `barred` because they have a
+    tombstone of the epoch. The tables `replay` can still be written. `text` explains the decision, and names the
+    alternative to a resnapshot.
     """
 
     again: tuple[TableId, ...]

@@ -1,4 +1,7 @@
-"""Bytes as hexadecimal digits and base64, compiled. Every writer returns the end; the caller leaves the room."""
+"""Bytes as hexadecimal digits and base64, compiled.
+
+Every writer returns the end of its text. The caller must provide enough room.
+"""
 
 from __future__ import annotations
 

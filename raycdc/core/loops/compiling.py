@@ -1,10 +1,10 @@
-"""Compiles loops like `raycdc.core.compiled`, but without reference counts, and with inlined calls.
+"""Compiles loops as `raycdc.core.compiled` does, but without reference counts, and with inlined calls.
 
 The loops of the formats, of BSON and of this package are compiled with it.
 
-numba passes a tuple of arrays by value, some eighty machine words for each call, and counts references around it. In
-loops over the cells of a row both cost more than the work. Nothing here owns memory, so `helper` and `njit` switch the
-counting off; `inlined` also marks helpers that LLVM must put into their caller, where the words stay in registers.
+numba passes a tuple of arrays by value, as some eighty machine words, and counts references around each call. In loops
+over the cells of a row, both cost more than the work itself. The functions own no memory, so `helper` and `njit` switch
+the counting off. `inlined` also makes LLVM put a helper into its caller, where the words stay in registers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def _dispatcher(function: Callable[..., Any], *, inline: bool) -> Any:
 
 
 class _Helper:
-    """A helper: numba sees a dispatcher, all other code sees the plain function."""
+    """A function that only compiled functions call. numba sees it as a dispatcher, and all other code as the plain
+    function.
+    """
 
     def __init__(self, function: Callable[..., Any], *, inline: bool) -> None:
         self._function = function

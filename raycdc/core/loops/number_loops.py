@@ -1,6 +1,7 @@
-"""Whole numbers as decimal digits, and integers of 128 bits in two words, compiled.
+"""Compiled functions that write whole numbers as decimal digits, and calculate with integers of 128 bits in two words.
 
-Every writer returns the end; the caller leaves the room. The words of a wide integer are unsigned, high one first.
+Every writer returns the end of its text; the caller must provide enough room. The words of a wide integer are unsigned,
+and the high word comes first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def digits_text(value: Any, width: Any, out: Any, to: Any) -> Any:
 
 @inlined
 def number_text(value: Any, digits: Any, out: Any, to: Any) -> Any:
-    """Write a number that is not negative, or unsigned, with leading zeros up to `digits` digits."""
+    """Write an unsigned integer, or a signed one that is not negative, with leading zeros up to `digits` digits."""
     # Unsigned, because signed division by a constant takes twice the instructions.
     ten = np.uint64(10)
     width = 1
@@ -55,7 +56,7 @@ def integer_text(value: Any, out: Any, to: Any) -> Any:
 
 @inlined
 def multiply_add(high: Any, low: Any, factor: Any, addend: Any) -> Any:
-    """Return ``(high, low) * factor + addend``; factor and addend are below 2**31."""
+    """Return ``(high, low) * factor + addend``. Factor and addend must be below 2**31."""
     mask = np.uint64(0xFFFFFFFF)
     by = np.uint64(factor)
     first = (low & mask) * by + np.uint64(addend)
@@ -73,7 +74,7 @@ def negate(high: Any, low: Any) -> Any:
 
 @helper
 def tenth(high: Any, low: Any) -> Any:
-    """Divide by ten, by long division of 32 bits at a time: (high, low, rest)."""
+    """Divide by ten, by long division of 32 bits at a time. Returns (high, low, rest)."""
     ten = np.uint64(10)
     half = np.uint64(32)
     mask = np.uint64(0xFFFFFFFF)

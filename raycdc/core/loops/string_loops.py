@@ -33,7 +33,7 @@ def marks(word: Any) -> Any:
 
 @inlined
 def first_mark(marked: Any) -> Any:
-    """Return the index of the lowest byte whose high bit is set; one is."""
+    """Return the index of the lowest byte whose high bit is set. At least one high bit must be set."""
     lowest = marked & -marked
     return ((((lowest - 1) & _ONES) * _ONES) >> 56) - 1
 
@@ -72,7 +72,8 @@ def string_size(data: Any, at: Any, end: Any, five: Any) -> Any:
 def string_text(data: Any, at: Any, end: Any, out: Any, to: Any, five: Any) -> Any:
     r"""Write a JSON string with its quotes, up to `WIDEST` bytes per input byte; return the end.
 
-    `five`: all five control characters that have a letter are written with it, ``\b`` and ``\f`` too.
+    If `five` is True, the five control characters with a short escape (``\b``, ``\f``, ``\n``, ``\r``, ``\t``) are all
+    written with it. Otherwise ``\b`` and ``\f`` are not.
     """
     out[to] = 34
     to += 1

@@ -48,7 +48,7 @@ class JsonObject:
 
     See the docstring of `raycdc.core.typed_codec`.
 
-    Class attributes named in `written_first` are written before the fields, and not read: a version, which
+    Class attributes named in `written_first` are written before the fields, and not read. They are a version, which
     `raycdc.state.codec` checks, or the kind of the object. Unknown keys are ignored, unless the class
     `refuses_unknown_keys`. At most `interned_max` values of a class are cached, so that equal values share one object.
     """
@@ -74,8 +74,8 @@ class JsonObject:
 
 
 def write(value: Any) -> Any:
-    """Return the dataclass `value` written according to its type hints, even if its class has a
-    ``to_json`` of its own.
+    """Return the written form of the dataclass `value` according to its type hints, even if its class has its own
+    ``to_json``.
     """
     return _codec_of(type(value)).write(value)
 
@@ -106,7 +106,10 @@ class _Codec:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A field with its key and form. If the keys of its value are keys of the object itself, `spread` has them."""
+    """A field with its key and form.
+
+    If the field's value is written as keys of the enclosing object, `spread` has these keys.
+    """
 
     name: str
     key: str
@@ -115,7 +118,7 @@ class _Part:
     default: Callable[[], Any] | None
     spread: tuple[tuple[str, Form], ...] = ()
     spread_class: type[Any] | None = None
-    #: True if the default is one value, and not made each time.
+    #: True if the default is a fixed value, and not one that a factory makes each time.
     is_constant: bool = False
 
     @property
@@ -124,9 +127,9 @@ class _Part:
 
 
 _CODECS: dict[type[Any], _Codec] = {}
-#: Classes that are being compiled, each with the names in generated code that will refer to its functions.
+#: Classes whose compilation is in progress, each with the names in generated code that will refer to its functions.
 _COMPILING: dict[type[Any], list[tuple[CodeBuilder, str, str]]] = {}
-#: The handwritten functions of each class, as they were before anything was compiled.
+#: The handwritten functions of each class, recorded before compilation replaces them.
 _BY_HAND: dict[type[JsonObject], tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]] = {}
 #: Held while classes are compiled, because a class may be first used by several threads.
 _LOCK = threading.RLock()
@@ -153,7 +156,9 @@ def _compiled(cls: type[Any]) -> _Codec:
 
 
 def _by_hand(cls: type[JsonObject]) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
-    """Return the handwritten functions of a class that write and read its objects; None where it has none."""
+    """Return the handwritten functions of a class that write and read its objects; None for a function that it
+    lacks.
+    """
     if cls not in _BY_HAND:
         inherited, own = vars(JsonObject)["from_json"], cls.from_json
         is_own = getattr(own, "__func__", None) is not inherited.__func__
@@ -420,7 +425,7 @@ class NamedUnion(Form):
 
     A value is written as the name of its class, followed by the value.
 
-    `what` names such a value in error messages.
+    `what` is the noun for such a value in error messages.
     """
 
     kinds = (list,)
@@ -428,7 +433,7 @@ class NamedUnion(Form):
     def __init__(self, members: Callable[[], Mapping[str, type[Any]]], what: str) -> None:
         self.members = members
         self.what = what
-        #: By class name: the function that reads the value, and True if the name is followed by one value instead of by
+        #: By class name: the function that reads the value, and True if one value follows the name instead of a list of
         #: fields.
         self._known: dict[str, tuple[Callable[[Any], Any], bool]] = {}
 

@@ -1,6 +1,7 @@
-"""Options of fields, and forms: how a value of one type is written and read, directly and as generated code.
+"""Forms, each of which writes and reads values of one type, and the options of fields.
 
-A field's options say what its type hint does not express. The forms of its fields make the functions of a class.
+A form works directly, and also generates code; the code of the forms of all fields makes up the functions of a class. A
+field's options say what its type hint cannot express.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ def stored(
     `name` is its key, if that differs from the field's name.
 
     If `left_out` is True, a value that equals the default is not written. `older` is the value for documents that lack
-    the key; it is always written, or with `left_out` it takes the place of the default. The key is written `before`
-    that of another field. `write` and `read` replace the functions that the type hint gives.
+    the key. Without `left_out` a value equal to `older` is still written; with `left_out` it is not written, instead of
+    the default. `before` names a field in front of whose key this one is written. `write` and `read` replace the
+    functions that the type hint gives.
     """
     return {OPTIONS_KEY: FieldOptions(name, left_out, older, before, write, read)}
 
@@ -96,12 +98,12 @@ LEFT_OUT = stored(left_out=True)
 NOWHERE = {OPTIONS_KEY: FieldOptions(nowhere=True)}
 #: Metadata of a field whose value is a dataclass, and whose keys are written as keys of the object itself.
 SPREAD = {OPTIONS_KEY: FieldOptions(spread=True)}
-#: Metadata of a mapping whose values are msgpack each. Of 100,000 tables, only one at a time is then in memory as lists
-#: and maps.
+#: Metadata of a mapping in which each value is packed as msgpack. With 100,000 tables, only one value at a time is then
+#: in memory as lists and maps.
 PACKED = {OPTIONS_KEY: FieldOptions(packed=True)}
 
 
-#: The errors that a value with another form than its type raises.
+#: The errors that are raised if a value does not have the form of its type.
 FAULTS = (LookupError, TypeError, ValueError, AttributeError)
 
 
@@ -143,7 +145,10 @@ class CodeBuilder:
 
 
 class Form:
-    """How values of one type are written and read. `kinds` are the JSON types of the written values."""
+    """The written form of values of one type, with functions that write and read them.
+
+    `kinds` are the JSON types of the written values.
+    """
 
     kinds: tuple[type[Any], ...] = ()
 
@@ -151,7 +156,7 @@ class Form:
         raise NotImplementedError
 
     def read(self, data: Any) -> Any:
-        """Return the value that `data` was written from. Raises one of `FAULTS`, with the path to the invalid part."""
+        """Return the value whose written form is `data`. Raises one of `FAULTS`, with the path to the invalid part."""
         raise NotImplementedError
 
     def writes(self, source: CodeBuilder, value: str) -> str:
@@ -206,9 +211,7 @@ class OwnForm(Form):
 
 
 class PartlyOwnForm(Form):
-    """The form of a value for which one direction, writing or reading, has a given function; the other direction is
-    that of `form`.
-    """
+    """The form of a value with a given function for writing or for reading. The other direction is that of `form`."""
 
     def __init__(self, form: Form, write: Callable[[Any], Any] | None, read: Callable[[Any], Any] | None) -> None:
         self.form = form
@@ -297,7 +300,7 @@ class OptionalForm(Form):
 
 
 class ArrayForm(Form):
-    """The form of an array of any length. `kind` is the type that it is read as."""
+    """The form of an array of any length. `kind` is the Python type of the value that is read."""
 
     kinds = (list,)
 

@@ -1,9 +1,9 @@
 """The effect of a schema-change event on a table's schema.
 
-Pure. Sources and sinks both use it, so that they agree.
+Pure. Sources and sinks both use this module, so that their schemas agree.
 
-A name in a change is the column of exactly that name, else the one that MySQL takes for it (`mysql_fold`), because case
-does not count in MySQL's names of columns. The table's own spelling is kept.
+A name in a change means the column of exactly that name. If there is none, it means the column whose name differs only
+in case (`mysql_fold`), because MySQL ignores case in names of columns. The table keeps its own spelling.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from raycdc.model.evolution.events import (
 def apply(schema: TableSchema | None, change: SchemaChangeEvent) -> TableSchema | None:
     """Return the table's schema after `change`; None before its creation and after its drop.
 
-    Raises `SchemaError` if the change cannot have happened to a table of this schema (a column added twice, a missing
-    one dropped). Then our model of the table is wrong, and nothing may be guessed.
+    Raises `SchemaError` if the change cannot have happened to a table with this schema, for example if it adds an
+    existing column or drops a missing one. The schema that raycdc has for the table is then wrong, and the correct one
+    must not be guessed.
     """
     match change:
         case CreateTableEvent():
@@ -59,7 +60,9 @@ def apply_all(schema: TableSchema | None, changes: Iterable[SchemaChangeEvent]) 
 
 
 def find_column(schema: TableSchema, name: str) -> int | None:
-    """Return the index of the column called `name`, else of the one that MySQL takes for it; None if there is none."""
+    """Return the index of the column called `name`; else of a column whose name differs only in case; None if there
+    is neither.
+    """
     names = [column.name for column in schema.columns]
     match = find_name(name, names, mysql_fold)
     return None if match is None else names.index(match)

@@ -1,10 +1,10 @@
-"""The effect of schema changes on targets: one table, by change, behavior and kind of target.
+"""The effects of schema changes on targets, as one table: by kind of change, behaviour, and kind of target. Pure.
 
-Pure. `raycdc docs changes` is made of it (`raycdc.cli.pages.listings`), and `tests/epochs/test_epoch_behaviors.py`
-checks every cell with every sink. Change this table first when a sink's behaviour is to change.
+`raycdc docs changes` prints this table (`raycdc.cli.pages.listings`), and `tests/epochs/test_epoch_behaviors.py` checks
+every cell with every sink. If a sink's behaviour is to change, change this table first.
 
-The behaviours are the five of Flink CDC. The table has the effects that readers of a target see; each sink carries them
-out in its own way.
+The behaviours are the five of Flink CDC. The table has the effects that readers of a target see; each sink brings them
+about in its own way.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class SchemaChangeBehavior(StrEnum):
 class ChangeEffect(StrEnum):
     """The effect of a change on a target."""
 
-    #: The target changes as the table did, and so do the rows that exist.
+    #: The target and its existing rows change as the source table and its rows did.
     FOLLOWS = "follows"
     #: The target stays unchanged. Later rows have null in a dropped column, and an added column is left out.
     STAYS = "stays"
-    #: The target keeps its columns and gets the new ones.
+    #: The target keeps all its columns, and gets the added ones.
     BOTH = "keeps both"
     #: The table is parked before a row with the new schema is written (under ``fail`` the run ends).
     REFUSED = "refused"
@@ -48,9 +48,10 @@ DATABASES = ("postgres", "mysql", "mongodb")
 FILES = ("parquet", "jsonl")
 TOPICS = ("kafka",)
 TARGETS = (*LAKES, *DATABASES, *FILES, *TOPICS)
-#: The targets in which names that differ only in case are one column, or are for most of their readers.
+#: The targets in which names that differ only in case mean the same column, for the target itself or for most of its
+#: readers.
 FOLDING = ("delta", "iceberg", "mysql")
-#: The targets whose columns have positions, which `evolve` keeps like those of the source.
+#: The targets whose columns have positions. `evolve` gives them the positions that the columns have in the source.
 PLACED = LAKES
 #: The targets whose files or messages have only the columns of their own rows.
 LOOSE = (*FILES, *TOPICS)
@@ -78,7 +79,8 @@ _FOLLOWS, _STAYS, _BOTH, _REFUSED = ChangeEffect.FOLLOWS, ChangeEffect.STAYS, Ch
 _ALWAYS: Effects = (_FOLLOWS, _FOLLOWS, _FOLLOWS)
 _UNCHANGED: Effects = (_STAYS, _STAYS, _STAYS)
 _NEVER: Effects = (_REFUSED, _REFUSED, _REFUSED)
-#: The effect for formats without a message for a truncation. Formats that have one report the deletion of the rows.
+#: The effect for formats without a message for a truncation. Formats with such a message report that the rows were
+#: deleted.
 _EMPTIED: Mapping[str, Effects] = {"kafka": _NEVER}
 _LOOSE: Mapping[str, Effects] = dict.fromkeys(LOOSE, _ALWAYS)
 

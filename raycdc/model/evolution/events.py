@@ -74,12 +74,16 @@ def _table_from_json(value: Any) -> TableId:
 
 @lru_cache(maxsize=1024)
 def _schema_to_json(schema: TableSchema) -> Mapping[str, Json]:
-    """Return the schema as one shared object for all its events: an epoch may begin 100,000 tables of few schemas."""
+    """Return the JSON of the schema.
+
+    All events with the schema share one object, because 100,000 tables with few different schemas may begin in one
+    epoch.
+    """
     return schema.to_json()
 
 
 class _Change(JsonObject):
-    """The JSON form that all events share."""
+    """The base class of all events, with their common JSON form."""
 
     __slots__ = ()
     type: ClassVar[str]
@@ -106,9 +110,9 @@ class CreateTableEvent(_Change):
 class AddColumnEvent(_Change):
     """A column was added; existing rows have ``column.default`` (None: null) in it.
 
-    `masked`: a mask applies to the column, and the default is already masked; no state has such a default unmasked.
-    `values_of` is another column, whose values existing rows get. It is set for targets of several tables if one of
-    these renamed the column; sources never set it.
+    `masked` is True if a mask applies to the column; then the default is already masked, so that no state has the
+    unmasked value. `values_of` is a different column, whose values existing rows get. It is set only for a target of
+    several tables, if one of the tables renamed the column.
     """
 
     type: ClassVar[str] = "add_column"
@@ -132,7 +136,7 @@ class DropColumnEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class RenameColumnEvent(_Change):
-    """A column kept its values, type and place, and got a new name."""
+    """A column got a new name. Its values, type and position are unchanged."""
 
     type: ClassVar[str] = "rename_column"
     table: TableId = field(metadata=SPREAD)
@@ -144,7 +148,7 @@ class RenameColumnEvent(_Change):
 class AlterColumnTypeEvent(_Change):
     """The type or nullability of a column changed. The source converted its values in place.
 
-    `was` is the type before the change, if targets must judge what the change means to transforms.
+    `was` is the type before the change; it is set if targets need it to decide if the change affects transforms.
     """
 
     type: ClassVar[str] = "alter_column_type"

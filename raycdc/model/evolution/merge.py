@@ -1,24 +1,27 @@
-"""The type and the schema that hold the rows of several tables: the one table of how types are merged. Pure.
+"""Merges types, and schemas of several tables, into a type and a schema that hold the values of all. Pure.
 
 | types | become |
 |---|---|
-| the same type | itself; ENUM, SET, BIT and so on with other labels or sizes the larger of the two |
+| the same type | itself; if labels or sizes differ (ENUM, SET, BIT and so on), the larger of the two |
 | BOOLEAN, INT8 … INT64, YEAR (as INT16), BIT(n ≤ 63) (as INT64) | the wider integer |
-| UINT64 (and BIT(64)) with any other integer | DECIMAL(20, 0) |
-| DECIMAL with DECIMAL, an integer or UINT64 | digits before and after the point of either; STRING beyond 38 |
-| decimals of more than 38 digits, which are STRING, with each other | the same, and as long as it takes |
+| UINT64 or BIT(64) with any other integer | DECIMAL(20, 0) |
+| DECIMAL with DECIMAL, an integer or UINT64 | DECIMAL with the larger number of digits before the point, and after \
+it; STRING if these are more than 38 digits |
+| decimals of more than 38 digits (which are STRING), with each other | STRING, with the digits that both need |
 | FLOAT32 with BOOLEAN, INT8, INT16, YEAR | FLOAT32 |
-| FLOAT32 or FLOAT64 with FLOAT64, INT32, INT64, BIT(n ≤ 63) | FLOAT64; an INT64 it cannot hold exactly is an error |
+| FLOAT32 or FLOAT64 with FLOAT64, INT32, INT64, BIT(n ≤ 63) | FLOAT64; an INT64 value that FLOAT64 cannot hold \
+exactly is an error |
 | FLOAT32, FLOAT64 with DECIMAL, UINT64 | STRING |
 | DATE with DATETIME | DATETIME, at midnight |
-| DATETIME or DATE with TIMESTAMP | STRING: a reading of a clock is no instant |
-| two of DATETIME, TIMESTAMP, TIME of other precision | the larger precision |
+| DATETIME or DATE with TIMESTAMP | STRING, because a DATETIME is the reading of a clock in no known time zone, and \
+no instant |
+| DATETIME, TIMESTAMP or TIME with the same type of a different precision | the type with the larger precision |
 | STRING, ENUM, SET, JSON, TIME with each other | STRING |
-| BINARY with anything else | STRING; bytes that are no UTF-8 are an error |
+| BINARY with anything else | STRING; a value that is no UTF-8 is an error |
 | anything else | STRING |
 
-Merging is associative, commutative and idempotent (tests prove it over all kinds), so the schema of many tables does
-not depend on the order in which they come. `raycdc.segments.reading` converts the values.
+Merging is associative, commutative and idempotent (tests prove it over all kinds), so the merged schema does not depend
+on the order of the tables. `raycdc.segments.reading` converts the values.
 """
 
 from __future__ import annotations
@@ -69,10 +72,10 @@ def merge_types(one: LogicalType, other: LogicalType) -> LogicalType:
 
 
 def merge_schemas(target: TableId, known: TableSchema, source: TableId, other: TableSchema) -> TableSchema:
-    """Return `known`, the columns of `target`, extended for rows of `source`: with more columns and wider types, none
-    less.
+    """Return the schema `known` of `target`, extended so that it holds rows of `source`.
 
-    Columns are the same if MySQL takes their names for one. Raises `RulesRefusedError` if the keys differ.
+    Columns may be added and types may become wider; no column is removed. Columns are the same if their names differ
+    only in case. Raises `RulesRefusedError` if the keys differ.
     """
     if [mysql_fold(name) for name in known.primary_key] != [mysql_fold(name) for name in other.primary_key]:
         raise RulesRefusedError(

@@ -1,28 +1,28 @@
 """The share of each target table in an epoch, from the source tables that are routed to it.
 
-Pure. Called by the epoch loop for each manifest, in order. A target that one source table goes to has that table's
-schema and takes its changes as they are, under its own name. If the table is resnapshotted with other columns, columns
-that it does not have any more are dropped first, as by a statement.
+Pure. Called by the epoch loop for each manifest, in order. A target of one source table has that table's schema, and
+takes its changes unchanged, under the target's own name. If the table is resnapshotted with different columns, the
+columns that the table does not have any more are dropped first, as an ALTER TABLE would.
 
 A target of several tables has the merge of their schemas (`raycdc.model.evolution.merge`), which only grows:
 
 | a merged table | its target |
 |---|---|
-| is new, or gets a column that no other has | gets the columns it lacks, at the end, nullable |
-| has a column of a wider type | gets the type that holds both |
-| lacks a column of the others | its rows are null there |
+| is new, or gets a column that no other table has | gets the columns that it lacks, at the end, nullable |
+| has a column of a wider type | gets the type that holds the values of both |
+| lacks a column of the others | has null in this column, in the rows of this table |
 | drops a column | keeps it; rows written before keep their values, later ones have null |
 | renames a column | keeps it, and, if an upsert target, gets the new one with its values; tables with the old name \
 write their values under both names, so that no value is missing when they rename it later |
-| … to one that the target has with other values | refused in upsert targets, because the tables' rows need different \
-values |
+| … to a column that the target has with different values | refuses it if it is an upsert target, because the tables' \
+rows need different values |
 | adds a column, with a constant default | gets the column with that default, in all rows that have no value |
-| … that the target has with the same default, or both without one | has it already |
-| … with another default, or that a table dropped before | refused in upsert targets, because the tables' rows need \
-different values |
-| is truncated, dropped or resnapshotted | refused in upsert targets, because its rows cannot be told from those of \
-the other tables |
-| has another primary key | refused |
+| … that the target has with the same default, or both without a default | has it already |
+| … with a different default, or that a table dropped before | refuses it if it is an upsert target, because the \
+tables' rows need different values |
+| is truncated, dropped or resnapshotted | refuses it if it is an upsert target, because the table's rows cannot be \
+distinguished from those of the other tables |
+| has a different primary key | refuses it |
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ Tables = Mapping[TableId, tuple[TableSchema, Sequence[SchemaChangeEvent]]]
 class TargetSchema:
     """A target table after an epoch.
 
-    `sources` are the tables that went into it so far. `schema` has its columns, each with the default with which it was
-    added, if any; it is None for a table of a state without routes. `dropped` are the columns (in lower case) that a
-    source, by its name, does not have any more while the target keeps their values. `named` maps a column to another
-    one whose values it began with (both in lower case), because a source renamed the other one.
+    `sources` are the tables whose rows the target has so far. `schema` has the target's columns, each with the default
+    with which it was added, if any; it is None for a table of a state without routes. `dropped` has, by the name of the
+    source, the columns (in lower case) that the source dropped while the target keeps their values. `named` maps a
+    column to the column from which it got its first values, because a source renamed that one (both names in lower
+    case).
     """
 
     sources: tuple[TableId, ...]
@@ -72,10 +73,10 @@ class TargetSchema:
     named: Mapping[str, str] = field(default_factory=dict)
 
     def seen(self, source: TableId, own: TableSchema) -> tuple[TableSchema, TableSchema, Mapping[str, str]]:
-        """Return how rows of `source` with the columns `own` are converted to the target's columns.
+        """Return the conversion of rows of `source`, which have the columns `own`, to the target's columns.
 
-        The result has three parts: the rows' columns, including additional names of columns; the target's columns, with
-        the defaults for these rows; and the original column of each additional name.
+        The result has three parts: the rows' columns, including columns repeated under a second name; the target's
+        columns, with the defaults for these rows; and a mapping from each second name to the original column.
         """
         assert self.schema is not None
         dropped = set(self.dropped_by(source))
@@ -92,9 +93,10 @@ class TargetSchema:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpoch:
-    """One target's share of an epoch: its source tables, the schema in force, and the changes that lead to it.
+    """The share of one target in an epoch: its source tables, its schema after the epoch, and the changes that lead to
+    this schema.
 
-    `beginning` are the source tables that had no rows in the target before.
+    `beginning` are the source tables that had no rows in the target before the epoch.
     """
 
     name: TableId
@@ -115,9 +117,10 @@ def target_of(
 ) -> tuple[TargetEpoch, TargetSchema]:
     """Return the share of the target `name` in an epoch with changes of `sources`, and the target after the epoch.
 
-    `sources` are those of its `tables` that go there. Raises `RulesRefusedError` for changes that a merged target
-    cannot follow; an `upsert` target cannot follow all changes. `before` is the target before the epoch (None: a new
-    one). `had` are the columns that it may have so far, even if `before` lacks them; they matter if a table begins.
+    `sources` are the tables that are routed to this target; `tables` has all tables of the epoch. Raises
+    `RulesRefusedError` for changes that a merged target cannot follow; an `upsert` target cannot follow all changes.
+    `before` is the target before the epoch (None: a new one). `had` are the columns that the target may have, even if
+    `before` lacks them. They are used only when a table begins in the target.
     """
     every = tuple(dict.fromkeys([*(before.sources if before else ()), *sources]))
     if len(every) == 1:
@@ -152,9 +155,10 @@ def emptied(target_epoch: TargetEpoch) -> TargetEpoch:
 
 
 def changed_routes(known: Mapping[TableId, Collection[TableId]], router: Router) -> list[str]:
-    """Return sentences about source tables whose rows went to other targets before; `known` has each target's sources.
+    """Return a sentence for each source table whose rows went to different targets so far.
 
-    A target that gets a table's rows only from now on would lack all earlier ones.
+    `known` has each target's sources. Such a change is not supported, because a new target of a table would lack all
+    its earlier rows.
     """
     before: dict[TableId, set[TableId]] = {}
     for target, sources in known.items():
@@ -190,7 +194,7 @@ def _losing(had: Collection[str], changes: Sequence[SchemaChangeEvent]) -> list[
     """Return `changes`, with a drop of each column that the target `had` and that a resnapshotted table does not have
     any more.
 
-    A truncation right before the beginning of the table stays there.
+    A truncation right before the table's CreateTableEvent stays right before it.
     """
     names = list(had)
     reported: list[SchemaChangeEvent] = []
@@ -304,8 +308,9 @@ class _Merger:
             )
 
     def _as_named(self, source: TableId, before: TableSchema, column: Column) -> Column:
-        """Return a new column that begins with another one's values with the type and default of that one; others
-        unchanged.
+        """Return a new column that gets the values of an existing column, with the type and default of that column.
+
+        Return any other column unchanged.
         """
         name = mysql_fold(column.name)
         old = _first_name(name, self.named, before)
@@ -350,8 +355,8 @@ class _Merger:
 
 
 def _with_names(schema: TableSchema, named: Mapping[str, str]) -> tuple[TableSchema, Mapping[str, str]]:
-    """Return `schema` with the additional names of its columns, according to `named`, and the original
-    column of each.
+    """Return `schema` with the columns that `named` repeats under a second name, and the original column of each
+    second name.
     """
     own = {mysql_fold(column.name): column for column in schema.columns}
     there = dict(own)

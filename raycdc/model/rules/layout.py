@@ -14,7 +14,7 @@ from raycdc.model.column_names import spark_fold
 
 Kind = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
 
-#: The SQL names of partitions other than identity. Those of time are also accepted in the singular.
+#: The SQL names of partition functions. The names for units of time are also accepted in the singular.
 _SQL_NAMES: dict[str, str] = {
     "year": "years", "month": "months", "day": "days", "hour": "hours", "bucket": "bucket", "truncate": "truncate",
 }  # fmt: skip
@@ -48,8 +48,9 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """The layout that ``partition_by`` and ``table_options`` ask for. Without partitions an existing table keeps its
-    own.
+    """The layout of a target table, as ``partition_by`` and ``table_options`` configure it.
+
+    If no partitions are configured, an existing table keeps its own.
     """
 
     partitions: tuple[PartitionField, ...] = ()

@@ -3,13 +3,15 @@
 | method | a value becomes | type |
 |---|---|---|
 | ``drop`` | nothing: the column is left out | none |
-| ``hash`` | HMAC-SHA-256 of its text with the mask's key, in hexadecimal digits; equal values stay equal | STRING |
-| ``truncate`` | its first `length` characters (bytes of a binary) | text stays STRING, BINARY BINARY |
-| ``mask`` | `length` asterisks, whatever it is | STRING |
+| ``hash`` | the HMAC-SHA-256 of its text under the mask's key, in hexadecimal digits; equal values stay equal | \
+STRING |
+| ``truncate`` | its first `length` characters (bytes of a binary) | BINARY for a BINARY column; STRING for a text |
+| ``mask`` | `length` asterisks, the same for all values | STRING |
 
-NULL stays NULL. A value's text is Arrow's: numbers in decimal digits, instants in UTC. The first mask that matches
-``DATABASE.TABLE.COLUMN`` in full is applied to the column. As with tables (`raycdc.model.rules.selector`), parts may be
-in backquotes; a regular expression is matched with the text without them.
+NULL stays NULL. The text of a value is the one that Arrow makes: numbers in decimal digits, instants in UTC. The first
+mask that matches ``DATABASE.TABLE.COLUMN`` in full is applied to the column. Parts of a plain name may be in
+backquotes, as in names of tables (`raycdc.model.rules.selector`). A regular expression is matched with the text without
+backquotes.
 """
 
 from __future__ import annotations

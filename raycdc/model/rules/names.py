@@ -1,19 +1,19 @@
-"""The names of columns and tables that a target can hold, in one table for all sinks, and the replacement of other
-names.
+"""Rules for the names of columns and tables that each kind of target can hold, and the replacement of names that it
+cannot.
 
-`SinkConfig.names` returns the row of a sink. A column's name that the target cannot hold is replaced by `column`, which
-depends on nothing but the name, so that it is the same name at every start and in every process; if two columns would
-have one name, the target cannot hold the table (`raycdc.transform.naming`). A table's name is never replaced, because
-users would not find the table under the new name. The table is parked instead, and a ``[[route]]`` gives it another
-name. Pure.
+`NAMES` has the rules of all kinds of targets, and `SinkConfig.names` returns those of a sink. `NameRules.column`
+replaces a column's name that the target cannot hold. The replacement depends only on the name, so it is the same at
+every start and in every process. If two columns would get the same name, the target cannot hold the table
+(`raycdc.transform.naming`). A table's name is never replaced, because users would not find the table under a different
+name. The table is parked instead, until a ``[[route]]`` gives it a name that the target can hold. Pure.
 
 The module also has the limits of the tables that each kind of target can hold, from the servers' manuals.
 
-A sink asks `TargetLimits.exceeded` before a table's first row, and at each change of its columns; A table beyond the
-limits is parked, and others go on. Limits of single values (`description`) are checked by the server alone: it refuses
-the row, which is handled according to ``pipeline.on_bad_record``.
+A sink asks `TargetLimits.exceeded` before a table's first row, and at each change of its columns. A table that exceeds
+a limit is parked, and the others go on. Limits of single values (`description`) are checked by the server alone: it
+refuses the row, which is handled according to ``pipeline.on_bad_record``.
 
-``raycdc docs types`` prints this table.
+``raycdc docs types`` prints the limits.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class NameRules:
 
     For columns: `characters` that no name contains, `first` ones that no name begins with, `last` ones that no name
     ends with, names that are `taken` (in lower case), the name `own_key` of a row's own key, the maximum lengths
-    `bytes_max` in UTF-8 and `length_max` in characters (0: no limit), `bmp` if characters beyond Unicode's first 65,536
-    are not allowed, and `named` if a name must not be empty.
+    `bytes_max` in UTF-8 and `length_max` in characters (0: no limit), `bmp`, which is True if characters beyond
+    Unicode's first 65,536 are not allowed, and `named`, which is True if a name must not be empty.
 
     For tables, additionally: names that cannot be a `folder`, characters that no `database` or `table` contains,
     reserved `databases` (in lower case) and reserved beginnings of databases and tables, the maximum length
-    `both_bytes_max` of both names with a dot between, the `topic` that a table's name becomes a part of, and reserved
-    `topics`. `ours` are the tables in which raycdc keeps its own records (``db.table``, or ``db.`` for a whole
-    database, in lower case), and `ours_first` is the prefix of its staging tables in any database. `one_case`:
-    databases must not differ only in case. `escapes`: ``%41`` in a folder's name is read as ``A``, so the name means
-    another folder.
+    `both_bytes_max` of database, dot and table together, the template of the `topic` that contains a table's name, and
+    reserved `topics`. `ours` are the tables in which raycdc keeps its own records (``db.table``, or ``db.`` for a whole
+    database, in lower case), and `ours_first` is the prefix of its staging tables in any database. `one_case` is True
+    if names of databases must differ in more than case. `escapes` is True if ``%41`` in a folder's name is read as
+    ``A``, so that the name would mean a different folder.
     """
 
     store: str
@@ -86,7 +86,10 @@ class NameRules:
     parts: bool = False
 
     def no_column(self, name: str, *, is_key: bool = False) -> str:
-        """Return why no column can have this name; empty if it can. `is_key`: the column is the whole key."""
+        """Return the reason why no column can have this name; empty if a column can.
+
+        `is_key` is True if the column is the whole key.
+        """
         if self.own_key and name == self.own_key and not is_key:
             return "is that of a row's own key, and the column is not the table's only key column"
         if bad := sorted(set(name) & set(self.characters)):
@@ -117,7 +120,7 @@ class NameRules:
         return self._cut(made, name)
 
     def no_table(self, target: TableId) -> str:
-        """Return why no target can have this name, with the solution; empty if it can."""
+        """Return the reason why no target can have this name, with advice; empty if a target can."""
         parts = (
             ("database", target.db, self.database, self.database_bytes_max),
             ("table", target.table, self.table, 0),
@@ -159,9 +162,9 @@ class NameRules:
         return ""
 
     def claim(self, target: TableId) -> tuple[str, str] | None:
-        """Return a location that only one target can use, and its name for messages.
+        """Return the location that `target` would use alone, and the location's name for messages.
 
-        None if the name alone is enough.
+        Return None if different names of targets always have different locations.
         """
         if "{table}" in self.topic:
             return f"topic {topic_name(self.topic, target)}", str(target)
@@ -220,9 +223,9 @@ def topic_name(template: str, table: TableId) -> str:
 
 
 def claimed(rules: NameRules, targets: Iterable[TableId], held: Iterable[TableId] = ()) -> dict[TableId, str]:
-    """Return the `targets` whose location belongs to an earlier one or to a `held` one, each with the reason.
+    """Return the `targets` whose location belongs to an earlier target or to one of `held`, each with the reason.
 
-    Rows of both targets would otherwise be mixed, or the server would refuse the second one.
+    If both used the location, their rows would be mixed, or the server would refuse the second target.
     """
     owners: dict[str, tuple[str, TableId]] = {}
     for target in held:
@@ -260,8 +263,8 @@ _MYSQL = NameRules(
     table="\0",
 )
 
-#: The rules of each kind of target. A sink of another package may have its own rules; without rules every name is
-#: allowed.
+#: The rules of each kind of target. A sink of an installed plug-in may have its own rules; if it has none, every name
+#: is allowed.
 NAMES: Mapping[str, NameRules] = {
     # Columns: Delta's DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES, without column mapping. Folders: texts that delta-rs
     # misreads in a path.
@@ -273,7 +276,7 @@ NAMES: Mapping[str, NameRules] = {
         table=f"\\{_CONTROLS}",
         escapes=True,
     ),
-    # A dot in a namespace separates two levels in catalogs that write it as a text. Python's urlsplit removes line
+    # Some catalogs write a namespace as one text, in which a dot separates two levels. Python's urlsplit removes line
     # breaks, and ends the path at ? and #.
     "iceberg": NameRules("an Iceberg table", folder=True, database="?#.\t\n\r", table="?#\t\n\r"),
     "parquet": NameRules("a folder of Parquet files", folder=True, named=False),
@@ -330,9 +333,8 @@ class TargetLimits:
     description: str = ""
 
     def exceeded(self, columns: int, key_columns: int, key_bytes: int = 0) -> str:
-        """Return the exceeded limit, as the end of a sentence that begins with the table's name.
-
-        Empty if none is exceeded.
+        """Return the first exceeded limit, as the end of a sentence that begins with the table's name; empty if no
+        limit is exceeded.
         """
         for what, count, most in (
             ("columns", columns, self.columns_max),
@@ -344,9 +346,9 @@ class TargetLimits:
         return ""
 
 
-#: InnoDB with pages of 16 KiB. Manual: "InnoDB Limits"; MariaDB's: "InnoDB Limitations". Limits that differ between the
-#: two, or that a server may set, are checked by the server when the target is created, which is also before the first
-#: row.
+#: InnoDB with pages of 16 KiB. Manual: "InnoDB Limits"; MariaDB's: "InnoDB Limitations". Limits that differ between
+#: MySQL and MariaDB, or between servers, are not here. The server checks them when the target is created, before the
+#: first row.
 _INNODB = TargetLimits(
     "InnoDB",
     columns_max=1017,

@@ -1,4 +1,7 @@
-"""The limits of a run: its end, and the rate at which its source is read. Configurations make them, readers obey."""
+"""The limits of a run: its end, and the rate at which its source is read.
+
+The configuration sets them, and readers keep them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Until(StrEnum):
 #: One fetch reads about as much as the limit allows in this many seconds, so that readers never wait for long
 #: afterwards.
 FETCH_S = 0.5
-#: The minimum number of bytes in one fetch. Smaller fetches could be calls without rows.
+#: The minimum number of bytes in one fetch. A smaller fetch might return no row.
 FETCH_BYTES_MIN = 4 << 10
 #: The assumed size of a row if it is unknown.
 ROW_BYTES = 32
@@ -24,9 +27,9 @@ ROW_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The maximum number of rows, and of bytes, per second in the whole job; None: no limit.
+    """The maximum number of rows, and of bytes, per second in the whole job; None is no limit.
 
-    It is false if there is no limit at all.
+    The value is false if neither is limited.
     """
 
     rows_per_s: int | None = None

@@ -5,18 +5,19 @@ Pure. A route names tables as ``source.tables`` does, by a plain name or a regul
 
 | in ``to`` | stands for |
 |---|---|
-| ``$1`` … ``$99`` | what a group of the regular expression matched |
-| ``$<name>`` | what a named group matched |
+| ``$1`` … ``$99`` | the text that a group of the regular expression matched |
+| ``$<name>`` | the text that a named group matched |
 | ``$$`` | a dollar sign |
 | the text of ``replace_symbol`` | the source table's name, without its database |
 
-The result is DATABASE.TABLE, in which the table begins after the first dot. There are two ways to name a database that
-itself has a dot: backquotes around it in ``to``, as in ```lake.$1`.$2``, or, if the source table's database has a dot,
-the first dot of ``to`` itself separates database and table.
+The result is DATABASE.TABLE. The table's name begins after the first dot of the result. There are two exceptions for a
+database whose name has a dot. First, the database may be in backquotes in ``to``, as in ```lake.$1`.$2``. Second, if
+the name of the source table's database has a dot, database and table are separated by the first dot that is written in
+``to``, not by a dot in the text of a group.
 
-Under ``all_match`` a table goes to the targets of all routes that match it, each once; under ``first_match`` to that of
-the first one. A table that no route matches keeps its name. The text of a group is inserted unchanged: a ``$`` in it
-has no meaning.
+Under ``all_match`` a table's rows go to the targets of all routes that match it, once to each target. Under
+``first_match`` they go to the target of the first matching route. A table that no route matches keeps its name. The
+text of a group is inserted unchanged: a ``$`` in it has no meaning.
 """
 
 from __future__ import annotations
@@ -111,8 +112,10 @@ class Router:
     def mixed(self, source: TableId) -> str:
         """Return why a route would mix rows of `source` with those of another table; empty if it would not.
 
-        The route's regular expression matches both tables' names, because they have the same text, and makes the same
-        target of them. Reported only for tables whose database has a dot, so that the other table keeps its target.
+        Two tables whose names differ only in the separating dot have the same text: table ``b.c`` of database ``a`` and
+        table ``c`` of database ``a.b`` are both ``a.b.c``. The route's regular expression matches both and makes the
+        same target of them. Only the table whose *database* has the dot gets the reason and is stopped; the other table
+        keeps its target.
         """
         parts = source.db.split(".")
         for index, target in self._made(source).items() if len(parts) > 1 else ():
@@ -165,7 +168,7 @@ def _target(to: str, written: Callable[[str], str], *, of: str = "", whole: bool
 
     `written` replaces the references in a text.
 
-    `whole`: the first dot of `to` itself separates database and table, if it has one. Raises ValueError if no sink
+    If `whole` is True, the first dot that is written in `to` separates database and table. Raises ValueError if no sink
     could have a table of that name.
     """
     if (parts := quoted_parts(to, r"[^`.]+", ".+")) is None:
@@ -188,7 +191,10 @@ def _legal(db: str, table: str, name: str) -> TableId:
 
 
 def _written(to: str, *, symbol: str, table: str, group: Callable[[int | str], str]) -> str:
-    """Return `to` with its references and the symbol replaced. The replacements are not searched again."""
+    """Return `to` with its references and the symbol replaced.
+
+    A ``$`` or the symbol in a replacement has no meaning.
+    """
 
     def replaced(text: str) -> str:
         return text.replace(symbol, table) if symbol else text

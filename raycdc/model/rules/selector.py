@@ -1,11 +1,12 @@
 """The selection of the tables that a pipeline captures, by names and regular expressions of ``source.tables`` and
 ``source.exclude``.
 
-A text is a *plain name*, and matches that table only, if it has no metacharacter of regular expressions except one dot,
-or if it is DATABASE.TABLE with one or both parts between backquotes, in which anything may stand (a backquote twice).
-Everything else is a regular expression that must match the whole of ``DATABASE.TABLE`` without quotes, so it cannot
-tell two tables apart whose names differ only in which dot is between the parts. Matching is case-sensitive, in the
-source's own spelling.
+A text is a *plain name*, which matches one table, in two cases: it has no metacharacter of regular expressions except
+one dot, or it is DATABASE.TABLE with one or both parts in backquotes. Any character may stand in backquotes; a
+backquote itself is doubled. Every other text is a regular expression that must match the whole of ``DATABASE.TABLE``,
+written without quotes. It therefore matches both of two tables whose names differ only in the separating dot, such as
+table ``b.c`` of database ``a`` and table ``c`` of database ``a.b``. Matching is case-sensitive, in the source's own
+spelling.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ UNQUOTED = r"[^`.\\^$*+?{}\[\]|()]+"
 class NamePattern:
     """A plain name or a regular expression that selects tables.
 
-    `table` is set for a plain name. Made by `NamePattern.of`.
+    `table` is the table of a plain name, and None for a regular expression. `NamePattern.of` makes a pattern.
     """
 
     table: TableId | None
@@ -79,13 +80,13 @@ class TableSelector:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Return the included regular expressions; one without a match only causes a warning."""
+        """Return the included regular expressions. A regular expression that matches no table causes only a warning."""
         return tuple(text for text in self.include if not is_plain_name(text))
 
     def matches(self, table: TableId) -> bool:
         """Return True if `table` is captured.
 
-        Remembered per table, because the log names a table in every transaction.
+        The answer is remembered for each table, because the log names a table in every transaction.
         """
         known = self._cache.get(table)
         if known is None:
@@ -115,14 +116,15 @@ def is_plain_name(text: str) -> bool:
 
 
 def plain_name(table: TableId) -> str:
-    """Return a plain name of `table`: the text without quotes, if that is a plain name."""
+    """Return a plain name of `table`, without quotes if possible."""
     return table.dotted if plain_table(table.dotted) == table else f"{quoted(table.db)}.{quoted(table.table)}"
 
 
 def bare_dot(text: str) -> str:
-    """Return a regular expression with the probable meaning of `text`, in which an unescaped dot matches any character.
+    """Return `text` with its dot between database and table escaped, if it is a regular expression that probably means
+    that.
 
-    Returns an empty text if `text` is not suspicious. The dot is the one between database and table.
+    An unescaped dot matches any character. Returns an empty text if `text` is not suspicious.
     """
     if is_plain_name(text) or (found := _BARE_DOT.match(text)) is None:
         return ""

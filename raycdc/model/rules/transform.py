@@ -1,12 +1,12 @@
-"""``[[transform]]`` and ``[[lookup]]``: their keys as values, and a transform's projection parsed into items.
+"""The values of ``[[transform]]`` and ``[[lookup]]``, and the parser that splits a transform's projection into items.
 
 Pure. A projection is a list of items with commas between them, each an expression of Spark SQL:
 
 | item | gives |
 |---|---|
 | ``*`` | all columns of the table, also those that it gets later |
-| ``* EXCEPT (a, b)`` | all but these |
-| ``column``, ``column AS name`` | a column, under another name |
+| ``* EXCEPT (a, b)`` | all columns except the named ones |
+| ``column``, ``column AS name`` | a column, under its own name or under `name` |
 | ``1 AS one``, ``'text' AS origin``, ``true AS new`` | a constant |
 | ``_db``, ``_table``, ``_op``, ``_seq``, ``_ts_ms``, ``_pos`` with ``AS name`` | where a row comes from |
 | any other ``expression AS name`` | a column that Spark computes |
@@ -44,9 +44,9 @@ class Lookup:
     """The `number`-th ``[[lookup]]``, for the tables that `table` names by a name or by a regular expression in full.
 
     The document of `dimension` whose `field` equals the row's column `key` supplies `columns`. `key_type` is the type
-    of the field, empty if the column's type determines it. `drop`: a row without a document is left out. `rules` are
-    other keys of the configuration that change the answers. Keys that only say when the run ends (many,
-    on_type_mismatch) are not among them, because they may be changed, as the messages that end the run advise.
+    of the field, empty if the column's type determines it. If `drop` is True, a row without a document is left out.
+    `rules` are the other keys of the configuration that affect the result. It lacks the keys that only decide if the
+    run ends (many, on_type_mismatch): users may change these keys, as the messages at the end of the run advise.
     """
 
     number: int
@@ -134,9 +134,10 @@ Item = Star | Renamed | Constant | Expression
 class Transform:
     """A ``[[transform]]``, for the tables that `table` names by a name or by a regular expression in full.
 
-    `udfs` are names and import paths of functions that its expressions use, `layout` is the target's, and `lookups` are
-    joined with rows of the result (a table may have lookups without a ``[[transform]]``). Raises ValueError for a
-    projection that is no list of items; the meaning of the items is found later, with a table's columns.
+    `udfs` are the names and import paths of functions that the expressions use. `layout` is the target's layout.
+    `lookups` are joined with the resulting rows; a table may have lookups without a ``[[transform]]``. Raises
+    ValueError for a projection that is no list of items. The items themselves are checked later, against a table's
+    columns.
     """
 
     table: str
@@ -170,11 +171,9 @@ class Transform:
         return NamePattern.of(self.table)
 
     def identity(self) -> str:
-        """Return 16 hex digits that change if the resulting rows would change.
+        """Return 16 hex digits that differ if the resulting rows would differ. Commit records store them.
 
-        Commit records have them.
-
-        The target's layout is not included.
+        The target's layout has no effect on them.
         """
         parts = [self.projection, self.filter, self.primary_keys, self.on_delete, self.udfs]
         if self.soft:
@@ -306,7 +305,7 @@ def _stripped(text: str, begin: int, end: int) -> tuple[str, int]:
 def _closing(text: str, at: int) -> int:
     """Return the position of the closing quote.
 
-    A backslash escapes the next character, but not in names and raw texts.
+    A backslash escapes the next character, except in names and raw texts.
     """
     quote = text[at]
     raw = quote == "`" or re.search(r"\b[rR]$", text[:at]) is not None

@@ -20,7 +20,7 @@ from raycdc.driver.resolve import ResolvedRun
 from raycdc.driver.source_side import SourceSide
 from raycdc.driver.start_retry import StartRetry
 from raycdc.observe.status.progress import ProgressReporter
-from raycdc.observe.tracing.epoch_traces import traced
+from raycdc.observe.tracing.traced import traced
 from raycdc.segments.access import ANYWHERE, SegmentAccess
 from raycdc.segments.bad_rows import DEAD_LETTER, BadRecords
 from raycdc.segments.tasks import TaskLog, TaskRunner

@@ -66,7 +66,7 @@ def test_a_run_ends_at_its_number_of_rows(tmp_path: Path) -> None:
         (["--try", "nonsense"], 'type = "delta"\npath = "lake"', "is no KEY=VALUE"),
         (["--try", "readers.maximum=3"], 'type = "delta"\npath = "lake"', "readers.maximum: unknown key"),
         (["--try", "sink.path=x"], 'type = "delta"\npath = "lake"', "its own target and state"),
-        (["--try", "logging.level=debug"], 'type = "delta"\npath = "lake"', "and tells nobody else"),
+        (["--try", "logging.level=debug"], 'type = "delta"\npath = "lake"', "and sends no notifications"),
         ([], 'type = "delta"\npath = "s3://lake/shop"', "--into parquet"),
     ],
 )

@@ -200,7 +200,7 @@ def test_a_new_snapshot_that_its_target_refuses_is_told_and_replaces_it_by_one_c
     assert counted() == 3 + sum("truncate_table" in e["changes"] for e in told)
 
     mended = tables_command(job, "resnapshot", f"{DATABASE}.b", "--replace")
-    assert "its target is replaced, with all that is in it. Its target has it" in mended
+    assert "its target is replaced, with all that is in it. Its target has the result" in mended
     wait_equal(run, job, "a", "b")
     mariadb.execute("INSERT INTO b VALUES (5, 5)", database=DATABASE)
     wait_equal(run, job, "b")

@@ -19,31 +19,20 @@ run. An epoch that parked a table has an error, too.
 
 A trace is a tree of spans, each with its times, attributes and error, independent of any format. There are few names of
 spans, so that a collector can group by them; numbers and names of tables are attributes.
-
-`traced` connects the parts for one run: it collects the reports of the epoch loop and of the source side, and sends
-traces to a collector.
 """
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
-from raycdc.config import PipelineConfig
 from raycdc.core.activity import EndedPart, Stage
 from raycdc.delivery.outcomes import EpochStatistics, FollowedChange
-from raycdc.delivery.ports import EpochPorts
 from raycdc.observe.events import RunEvent, RunProgress
-from raycdc.observe.status.progress import ProgressReporter
-from raycdc.observe.watch.run_reports import phases_at
 from raycdc.source.protocol.job_status import JobStatus, SealTimes
 from raycdc.state.parked import ParkedTarget
-from raycdc.state.store import CheckpointStore
 
 Attribute = str | int | bool | tuple[str, ...] | tuple[int, ...]
 
@@ -296,56 +285,3 @@ def _figures(figures: EpochStatistics) -> dict[str, Attribute]:
 def _changed(change: FollowedChange, at_ns: int) -> SpanEvent:
     named: dict[str, Attribute] = {"raycdc.table": change.table, "raycdc.target": change.target}
     return SpanEvent("schema changed", at_ns, named | {"raycdc.changes": change.changes})
-
-
-ReportT = TypeVar("ReportT")
-
-
-@contextmanager
-def traced(
-    config: PipelineConfig, store: CheckpointStore, ports: EpochPorts, reporter: ProgressReporter
-) -> Iterator[EpochPorts]:
-    """Yield `ports` that also send a trace of each epoch; the unchanged `ports` without ``[traces]``."""
-    options = config.traces
-    if not options.endpoint:
-        yield ports
-        return
-    try:
-        from raycdc.observe.tracing.otlp import OtlpTraces  # The import is here, because most runs are not traced.
-
-        sent = OtlpTraces(options, reporter.warning)
-    except Exception as wrong:  # noqa: BLE001 - of libraries, which read variables of their own
-        reporter.warning(f"traces: none is sent to {options.receiver}: {wrong}")
-        yield ports
-        return
-    record = store.last_commit()
-    phases = phases_at(store, record.epoch if record else 0)
-    traces = EpochTraces(
-        config.pipeline.name,
-        sent.put,
-        generation=ports.generation,
-        parked=[table for table, phase in phases.items() if phase == PARKED],
-        keeps=lambda: random.random() < options.sample_ratio,  # noqa: S311 - no secret
-    )
-    ports.tracker.on_part = traces.part
-    reporter.listeners.add("traces", traces.listen)
-    reporter.hearers.on_parked.append(traces.parked)
-    try:
-        yield replace(ports, on_committed=_then(traces.committed, ports.on_committed))
-    except BaseException as error:
-        traces.ended(type(error).__name__)
-        # An interrupted run does not wait for the collector.
-        sent.end(options.end_wait.total_seconds() if isinstance(error, Exception) else 0.0)
-        raise
-    traces.ended()
-    sent.end(options.end_wait.total_seconds())
-
-
-def _then(first: Callable[[ReportT], None], second: Callable[[ReportT], None]) -> Callable[[ReportT], None]:
-    """Return a function that calls both, one after the other."""
-
-    def both(value: ReportT) -> None:
-        first(value)
-        second(value)
-
-    return both

@@ -12,7 +12,7 @@ from raycdc.core.activity import EpochPart, Stage
 from raycdc.delivery.ports import EpochPorts
 from raycdc.observe.events import RunEvent, Warned
 from raycdc.observe.status.progress import ProgressReporter
-from raycdc.observe.tracing.epoch_traces import traced
+from raycdc.observe.tracing.traced import traced
 from raycdc.state.drivers.generations import OwnGeneration
 from raycdc.state.location import state_of
 from raycdc.state.store import CheckpointStore

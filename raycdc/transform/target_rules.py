@@ -263,7 +263,7 @@ def needs_row_before(transform: Transform, key: Collection[str], *, upsert: bool
     """
     if transform.soft and upsert:
         return 'on_delete = "soft" keeps the deleted row, with the values of the row before the deletion'
-    if transform.filter and not upsert and set(_names(transform.filter)) - {name.casefold() for name in key}:
+    if transform.filter and not upsert and set(_names(transform.filter)) - {spark_fold(name) for name in key}:
         return "filter: whether a changelog has a deletion or an update depends on the row before the change"
     return ""
 

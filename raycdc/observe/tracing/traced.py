@@ -22,7 +22,7 @@ ReportT = TypeVar("ReportT")
 def traced(
     config: PipelineConfig, store: CheckpointStore, ports: EpochPorts, reporter: ProgressReporter
 ) -> Iterator[EpochPorts]:
-    """Yield `ports` that also send a trace of each epoch, or the unchanged `ports` if ``[traces]`` is not configured."""
+    """Yield `ports` that also send a trace of each epoch; the unchanged `ports` without ``[traces]``."""
     options = config.traces
     if not options.endpoint:
         yield ports

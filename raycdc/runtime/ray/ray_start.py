@@ -66,7 +66,7 @@ def start_ray(address: str, *, workers: int) -> None:
                 ray.init(address=address, **common)
         except (ConnectionError, RuntimeError) as cause:
             raise ClusterNotStartedError(
-                f'No Ray answers where ray.address = "{address}" says: {cause} Start the cluster, or correct the '
+                f'No Ray cluster answers at ray.address = "{address}": {cause} Start the cluster, or correct the '
                 "address; then start the run again, which goes on from what was sealed."
             ) from cause
         return
@@ -108,7 +108,7 @@ def _require_there(address: str) -> None:
     while not answers(host.strip("[]"), int(port)):
         if time.monotonic() >= deadline:
             raise ClusterNotStartedError(
-                f'No Ray answers at ray.address = "{address}" says. Start the cluster, or correct the address; then '
+                f'No Ray cluster answers at ray.address = "{address}". Start the cluster, or correct the address; then '
                 "start the run again, which goes on from what was sealed."
             )
         time.sleep(1)

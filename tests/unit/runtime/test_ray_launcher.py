@@ -63,7 +63,7 @@ def test_a_cluster_that_is_not_there_is_no_bug(error: type[Exception], monkeypat
         raise error("Could not find any running Ray instance.")
 
     monkeypatch.setattr(ray, "init", fails)
-    told = r'No Ray answers where ray\.address = "auto" says: Could not find any running Ray instance\. Start the'
+    told = r'No Ray cluster answers at ray\.address = "auto": Could not find any running Ray instance\. Start the'
     with pytest.raises(ClusterNotStartedError, match=told) as end:
         ray_start.start_ray("auto", workers=1)
     assert end.value.exit_code is ExitCode.CLUSTER
@@ -73,7 +73,7 @@ def test_a_head_that_does_not_answer_is_told_before_ray_waits_for_it(monkeypatch
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would wait for a quarter of an hour"))
     monkeypatch.setattr(ray_start, "JOIN_S", 0.0)
     with held_port() as port:
-        told = rf'Nobody answers where ray\.address = "127\.0\.0\.1:{port}" says\. Start the cluster'
+        told = rf'No Ray cluster answers at ray\.address = "127\.0\.0\.1:{port}"\. Start the cluster'
         with pytest.raises(ClusterNotStartedError, match=told):
             ray_start.start_ray(f"127.0.0.1:{port}", workers=1)
 

@@ -263,7 +263,7 @@ def first_chunk(config: MongoDbSourceConfig) -> Iterator[tuple[MongoDbChunkReade
         reader.close()
 
 
-@pytest.mark.parametrize("what", ["dropped or renamed", "made anew"])
+@pytest.mark.parametrize("what", ["dropped or renamed", "created again"])
 def test_a_collection_that_is_another_one_by_now_ends_the_run(what: str, mongodb: MongoDb, database: str) -> None:
     """An empty answer would be an empty target, and a chunk of a new collection a mixture of two."""
     with mongodb.client() as client:
@@ -271,7 +271,7 @@ def test_a_collection_that_is_another_one_by_now_ends_the_run(what: str, mongodb
         with first_chunk(source(mongodb, database)) as (reader, chunk, document):
             assert [batch.num_rows for batch in reader.read(chunk, opened_at=NOWHERE, document=document)] == [1]
             client[database].orders.drop()
-            if what == "made anew":
+            if what == "created again":
                 client[database].orders.insert_one({"_id": 1})
             with pytest.raises(SourceError, match=what):
                 list(reader.read(chunk, opened_at=NOWHERE, document=document))
@@ -405,7 +405,9 @@ def test_a_masked_field_stands_in_the_clear_nowhere(
         )
 
     for named in (f"{database}.orders.email", rf"{database}\.orders\.(email|phone)"):
-        with pytest.raises(ConfigError, match=rf"email of {database}\.orders would be hidden.*column {column}\."):
+        with pytest.raises(
+            ConfigError, match=rf"email of {database}\.orders would be masked as a column only.*column {column}\."
+        ):
             masked(named).run(local=True)
         assert not (tmp_path / "out").exists()
     # What documents are sharded by is in every position of the stream.

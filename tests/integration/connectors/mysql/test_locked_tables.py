@@ -216,7 +216,7 @@ def test_a_table_that_changes_its_shape_all_the_time_is_looked_at_again_later(
 
     monkeypatch.setattr(table_probe, "current_end", change_and_tell)
     options = TableOptions(MySqlSourceConfig(type="mysql", user="cdc", tables=("x.y",)))
-    with pytest.raises(TableLockedError, match="changed its shape each time"):
+    with pytest.raises(TableLockedError, match="changed its schema at each probe"):
         probe_table(mariadb.connect, TableId(mariadb_database, "t"), options, TargetRules())
 
 

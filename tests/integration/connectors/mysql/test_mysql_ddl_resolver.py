@@ -120,7 +120,7 @@ def test_a_later_change_of_the_table_makes_the_answer_worthless(followed: Follow
 
 def test_a_table_that_is_gone_says_nothing(followed: Followed) -> None:
     items = followed.run(ASKED, "DROP TABLE t")
-    with pytest.raises(SchemaError, match="the server cannot say how"):
+    with pytest.raises(SchemaError, match="the server cannot describe"):
         followed.follow(items)
 
 

@@ -4,5 +4,5 @@
 |---|---|
 | `plugin` | the ``[source]`` section, and the entry point |
 | `source` | the implementation of `raycdc.source.connector`: what a connector must write |
-| `generator` | replaces a server here; no other connector has anything like it |
+| `generator` | stands in for a database server; no other connector needs such a module |
 """

@@ -2,10 +2,11 @@
 
 Transaction n (from 0) changes one row of every table: ``hash(seed, table, n)`` gives its key and whether it is deleted.
 A row is described by its *version*, the last transaction that wrote it: `INITIAL` if there was none, `ABSENT` if there
-is no row. Its values are a hash of table, key and version. Every `alter_every` transactions, one alters all tables
-instead, adding and dropping a column by turns.
+is no row. Its values are a hash of table, key and version. After every `alter_every` transactions, one transaction
+changes no row but alters all tables: it adds a column, and the next such transaction drops it.
 
-Positions of this log are numbers of transactions: n is after transaction n - 1. Pure, except for the clock in `end`.
+A position of this log is a number of transactions: position n is after transaction n - 1. Only `end` reads a clock; all
+other methods are pure.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ class Generator:
         return bool(every) and transaction > 0 and transaction % every == 0
 
     def next_alter(self, position: int) -> int:
-        """Return the first transaction from `position` on that alters tables. It is out of reach if none does."""
+        """Return the first transaction from `position` on that alters tables.
+
+        If no transaction alters tables, the result is greater than any position.
+        """
         every = self._config.alter_every
         return max(1, -(-position // every)) * every if every else 1 << 62
 
@@ -130,7 +134,7 @@ class Generator:
         )
 
     def columns(self, table: TableId, keys: Numbers, versions: Numbers, position: int) -> list[pa.Array]:
-        """Return return the values of rows after `position` transactions."""
+        """Return the values of rows after `position` transactions."""
         drawn = self._hash(table, versions, salt=2) ^ self._hash(table, keys, salt=3)
         texts = [pa.array(keys).cast(pa.string()), pa.array(versions).cast(pa.string())]
         values = [

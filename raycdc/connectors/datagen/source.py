@@ -88,7 +88,7 @@ class DatagenPosition:
         return cls(**position.to_json())
 
     def sealed(self) -> Position:
-        """Return the position for states."""
+        """Return the position in the form in which states hold it."""
         return Position.from_json(asdict(self))
 
 
@@ -244,7 +244,8 @@ class DatagenLog:
 
     def _batch(self, table: TableId, changes: GeneratedChanges) -> pa.RecordBatch:
         values = self._generator.columns(table, changes.keys, changes.versions, self._next)
-        # Each transaction has four numbers: for the row before it, the row after it, and a truncation ahead of both.
+        # Each transaction has four numbers: 0 for a truncation, 1 for the row before the change, 2 for the row after
+        # it, and 3 is unused.
         is_after = np.isin(changes.kinds, (RowKind.UPDATE_AFTER, RowKind.INSERT))
         numbers = (changes.transactions - self._first) * 4 + 1 + is_after
         times = [self._generator.time_ms(self._began_ms, n) for n in changes.transactions.tolist()]
@@ -299,7 +300,7 @@ class DatagenLog:
         return StatementPosition(self._position(), self._next, self._generator.time_ms(self._began_ms, self._next))
 
     def _log_position(self) -> LogPosition:
-        """Return return the present position of the log."""
+        """Return the present position of the log."""
         event_ms = self._generator.time_ms(self._began_ms, self._next)
         return LogPosition(self._position(), self._next, event_ms, time.time_ns() // 1_000_000)
 
@@ -386,6 +387,6 @@ def _require_kept(path: str | None, position: DatagenPosition) -> None:
 
 
 def _maybe_disconnect(config: DatagenSourceConfig) -> None:
-    # Not drawn from the seed: a run that is restarted must not meet the same fault again and again.
+    # The faults do not depend on the seed. Otherwise a restarted run would meet the same fault again and again.
     if config.faults.disconnects and random.random() < config.faults.disconnects:  # noqa: S311 - no secret
         raise SourceUnavailableError("A deliberate fault (source.faults.disconnects): the connection is lost.")

@@ -63,7 +63,7 @@ class Brokers(Protocol):
 
 
 def log_retention(brokers: Brokers, offsets: Mapping[Partition, int], now_ms: int) -> LogRetention | None:
-    """Return the least retention of the partitions after `offsets`; None if one is deleted by size.
+    """Return the least retention of the partitions after `offsets`; None if a partition deletes messages by size.
 
     Brokers delete a segment a fixed time after its newest message was written (``retention.ms``), so a message is kept
     for at least that time. The write time of the oldest unread message is found by queries for offsets by time.

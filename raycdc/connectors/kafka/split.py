@@ -28,14 +28,16 @@ NO_DECODER_STATE = DecoderState({})
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The next message to read is the first at or after `offset`; those from `stop` on are not read.
+    """The state of a partition.
 
-    Offsets are positions, not counts: aborted and compacted messages and transaction markers leave gaps. `identity` is
-    the topic's id in the cluster. `decoder` is the state of the format's decoder after the last message read. `resets`
-    counts how often the topic lacked the position, and a policy set another, maybe earlier one. `dropped` are columns
-    that statements dropped (`raycdc.connectors.kafka.reading.statements`). `last` is the position after the last
-    message read and the leader epoch of that message, by which a truncation of the log before that position is
-    detected; `offset` is greater if markers or aborted messages follow.
+    The next message to read is the first one at or after `offset`. Messages from `stop` on are not read. Offsets are
+    positions, not counts: aborted and compacted messages and transaction markers leave gaps. `identity` is the topic's
+    id in the cluster. `decoder` is the state of the format's decoder after the last message read. `resets` counts how
+    often the topic lacked the position, so that a policy set a new, maybe earlier position. `dropped` are columns that
+    statements dropped (`raycdc.connectors.kafka.reading.statements`).
+
+    `last` is the position after the last message read, and the leader epoch of that message. These detect a truncation
+    of the log before that position. `offset` is greater than this position if markers or aborted messages follow.
     """
 
     topic: str

@@ -1,9 +1,11 @@
-"""The split enumerator's queries to MongoDB. Each call has its own client, because the server may be unreachable in
-between; so has a `planning`.
+"""The split enumerator's queries to MongoDB.
 
-`CollectionProbes` queries the present form of a collection that is resnapshotted while others stream
-(`raycdc.source.tables.resnapshots`), with the position of the change stream at which it holds, and the start of its
-snapshot. It runs in the thread that reads the change stream, or the quiet log.
+Each call, and each `planning`, opens its own client, because the server may be unreachable between two calls.
+
+`CollectionProbes` probes a collection that is resnapshotted while other collections stream
+(`raycdc.source.tables.resnapshots`). A probe returns the collection's layout, the position of the change stream at
+which the layout is valid, and the start of the snapshot. It runs in the thread that reads the change stream, or the
+quiet log.
 """
 
 from __future__ import annotations
@@ -137,7 +139,7 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
             yield client, probe(client)
 
 
-#: The number of probes of a collection while others take its name.
+#: A probe is repeated up to this many times if a different collection takes the name meanwhile.
 _TRIES = 5
 
 
@@ -158,7 +160,9 @@ class CollectionProbes:
             return None if uuid is None else layout_of(client, self.config, table, uuid)
 
     def probe(self, table: TableId) -> FollowableTable[CollectionLayout] | UnfollowableTable | None:
-        """Probe a collection: it is followable from a later cluster time on if it was the same before and after.
+        """Return the layout of a collection, with a cluster time from which on the collection can be followed.
+
+        The collection had the same UUID before and after its layout was determined.
 
         Returns None if it does not exist.
         """
@@ -184,10 +188,10 @@ class CollectionProbes:
         raise TableLockedError(f"{table} was another collection at each probe.")
 
     def widening(self, table: TableId) -> Widening | None:
-        """Return how a collection gets more columns; None if it does not, or if its targets would not have them.
+        """Return the limits for adding columns to a collection; None if it keeps its columns.
 
-        Also None if a rule uses the rest column, which would lose fields, or rebuilds documents, or if images must be
-        the rows that targets have.
+        It keeps its columns if they are not inferred, if its targets do not get added columns, if a rule uses the rest
+        column, if its values are BSON, or if before-images must equal the targets' rows.
         """
         options, rules = self.config.schema_, self.context.rules
         fixed = self.config.spelling is Spelling.BSON or self.context.needs_before_images

@@ -1,7 +1,7 @@
 """Layouts: the columns of a collection's documents with their types, and the treatment of values that fit none.
 
-A layout is decided when a collection is first read and kept in its schema document, so that every chunk of it is read
-in the same way, even after a change of the configuration.
+A layout is decided when a collection is first read and kept in its schema document, so that all chunks of the
+collection are read in the same way, even after a change of the configuration.
 
 | type in the configuration | BSON | column |
 |---|---|---|
@@ -17,10 +17,10 @@ in the same way, even after a change of the configuration.
 | binData, binData(n) | binData of subtype 0, n | BINARY |
 | json | any | JSON: Extended JSON |
 
-If columns of JSON hold BSON (`Spelling.BSON`), so does decimal128, and they are BINARY: a value consists of the byte of
-its type and the bytes after its name in a document. With `_rest` such a layout holds every document exactly: a column
-of another type takes only values of that type, and NULL is a missing field. A field that is null, undefined or of
-another type is in `_rest`.
+With `Spelling.BSON`, columns of JSON and of decimal128 are BINARY, and hold BSON: the byte of the value's type, and the
+value's bytes in the document. Together with `_rest`, such a layout holds every document exactly: all other columns take
+only values of their own type, and NULL means a missing field. A field that is null, undefined or of a different type is
+in `_rest`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class CollectionLayout:
     """Columns in order, `ID` first and never NULL. `rest`, `whole` and `others` name the columns that are no field.
 
     `others` are pairs of a field and the additional JSON column for values that the field's column cannot hold. `uuid`
-    is the collection's, in hexadecimal: another one means another collection of the same name ("": not known). `asked`
+    is the collection's UUID in hexadecimal ("": not known). A new UUID means a new collection of the same name. `asked`
     is the configuration of the collection as text, for display and comparison.
     """
 
@@ -152,7 +152,7 @@ class CollectionLayout:
     def document(self) -> SchemaDocument:
         """Return the schema document; `from_document` is its inverse.
 
-        Its fingerprint covers the whole document: another collection of the same columns has another one.
+        Its fingerprint covers the whole document, so two collections with the same columns have different fingerprints.
         """
         others = {"others": dict(self.others)} if self.others else {}
         how = {"json": self.json.value, "on_misfit": self.on_type_mismatch.value, "whole": self.whole, **others}

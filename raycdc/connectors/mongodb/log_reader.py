@@ -7,19 +7,19 @@
 | `FollowedCollections` | the effect of events about collections |
 | `ChangeRows`, `DocumentReads` | the rows of all other events, and their missing documents |
 
-The reader turns all that into units with positions. The log's ordinal is the cluster time. If a transaction is larger
-than an answer, its parts are units that leave it open.
+The reader turns the results of these parts into units with positions. The log's ordinal is the cluster time. If a
+transaction is larger than an answer, its parts are units that leave it open.
 
 `QuietLog` is the log of a snapshot without a change stream: its only events are resnapshots, on request, or because
 rows of an epoch were lost. A collection to be resnapshotted (`raycdc.source.tables.parking`) is probed when the log is
-opened: there is no position to wait for, so it begins immediately, with the columns that the configuration now gives
-it.
+opened: there is no position to wait for, so its resnapshot begins immediately, with the columns that the configuration
+gives it now.
 
 `ChangeRows` makes the rows of changes, and parks collections whose changes cannot be followed. An update comes with the
 document at the time of the server's answer, which may be later than the event, or, if every collection keeps images,
-with the documents before and after it. If neither is there, the document is read by its key, as of the event or later
-(`raycdc.connectors.mongodb.stream.document_reads`). A document that does not fit its columns parks its collection;
-other collections go on.
+with the documents before and after it. If the event has no document, the document is read by its key, as of the event
+or later (`raycdc.connectors.mongodb.stream.document_reads`). A document that does not fit its columns parks its
+collection; other collections go on.
 """
 
 from __future__ import annotations
@@ -104,9 +104,10 @@ class ChangeRows:
         self._unfit: dict[TableId, str] = {}
 
     def of(self, batch: EventBatch, *, rank: int, widen: bool) -> tuple[LogRows, ...]:
-        """Return the rows of followed collections. `rank` is the number of earlier events with the first one's time.
+        """Return the rows of followed collections.
 
-        `widen`: new columns for these changes can be announced before their rows.
+        `rank` is the number of earlier events with the cluster time of the first event. `widen` is True if new columns
+        for these changes can be announced before their rows.
         """
         kinds, named = batch.events[:, codes.E_KIND], batch.events[:, codes.E_NAMESPACE]
         first = self._followed.numbers.take(2 * len(batch))
@@ -287,8 +288,9 @@ class ChangeStreamReader:
     def _pass(self, whole: Whole) -> None:
         """Pass on complete transactions, and stop before and after each one with events about collections.
 
-        The rows before such a transaction are passed on first. The position after it is passed on last: reading again
-        from the previous position repeats all of it, and the repetition does not change a dropped or parked collection.
+        The rows before such a transaction are passed on first. The position after the transaction is passed on last. If
+        the log is read again from the previous position, all of the transaction comes again, which changes nothing for
+        a collection that was dropped or parked.
         """
         batch, rank = whole.batch, whole.rank
         first = 0

@@ -1,7 +1,7 @@
 """The MongoDB source: created from its configuration in every process, with the parts for that process.
 
-A pure snapshot has a log with resnapshots only; otherwise the log is a change stream. A state's position shows with
-which of the two it was begun.
+A pure snapshot has a log with resnapshots only; otherwise the log is a change stream. A state's position shows which of
+the two logs the pipeline began with.
 
 `server_costs` reads the server's counters (manual, ``serverStatus``), which show the cost of cutting collections.
 `log_retention` returns how long a replica set keeps the unread part of its oplog.
@@ -95,9 +95,9 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 def log_retention(client: Client, position: StreamPosition) -> LogRetention | None:
     """Return the retention after `position`; None if ``local.oplog.rs`` may not be read or does not exist (mongos).
 
-    The oldest entries are removed when new ones need their room. At the present write rate, the log therefore reaches
-    `position` in the time between its oldest entry and `position`; ``storage.oplogMinRetentionHours`` only extends
-    that.
+    The server removes the oldest entries when new ones need their room. At the present write rate, the entry at
+    `position` is therefore removed after as much time as lies between the oldest entry and `position`.
+    ``storage.oplogMinRetentionHours`` can only extend that time.
     """
     try:
         oldest = client["local"]["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])

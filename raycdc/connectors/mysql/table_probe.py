@@ -1,4 +1,4 @@
-"""Probes a table: its present schema, a position of the log at which it holds, and the start of its snapshot.
+"""Probes a table: its present schema, a position at which this schema is valid, and the start of its snapshot.
 
 For tables that are resnapshotted while others stream (`raycdc.source.tables.resnapshots`); runs in the log's fetcher
 thread.
@@ -115,7 +115,7 @@ _TRIES = 10
 def probe_table(
     connect: Callable[[], Connection[Any]], table: TableId, options: TableOptions, rules: TargetRules
 ) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
-    """Return the table's schema and a position at which it holds; None if the table does not exist.
+    """Return the table's schema and a position at which the schema is valid; None if the table does not exist.
 
     The schema is read before and after the position, and must be the same. `rules` has what targets can hold. Raises
     `TableLockedError` if even its columns cannot be queried, or change all the time.

@@ -35,7 +35,7 @@ from raycdc.formats.api import BadMessage, ChangeItem, Decoded, FormatDecoder, M
 from raycdc.formats.json.dialect import JsonDialect, parsed
 from raycdc.model import TableId, TableSchema
 
-#: The number of partitions of a topic that are sampled, and the number of offsets before their ends.
+#: The checks sample at most this many partitions of a topic, and read this many offsets before the end of each.
 SAMPLED_PARTITIONS = 8
 SAMPLED_OFFSETS = 100
 #: A finding names at most this many topics, tables or partitions.
@@ -45,7 +45,9 @@ _SHOWN = 8
 def check_source(
     config: KafkaSourceConfig, states: Sequence[PartitionState] | None, *, now_ms: int
 ) -> tuple[list[CheckResult], list[TableId]]:
-    """Return all findings, and the tables of the last messages. `states`: the sealed states, None before the start.
+    """Return all findings, and the tables of the last messages.
+
+    `states` are the pipeline's sealed states, None before its first start.
 
     Raises `SourceError` if the cluster does not answer.
     """
@@ -135,7 +137,8 @@ def _missing(config: KafkaSourceConfig, name: str) -> CheckResult:
 
 
 def keyless_rows(config: KafkaSourceConfig, topic: str) -> str:
-    """Return why no tombstone of a topic can be read if the topic is compacted; empty if some may be."""
+    """Return why the format cannot read tombstones of a topic, as a finding about a compacted topic; empty if it can.
+    """
     opened = open_format(config.format)
     if not isinstance(opened, JsonDialect) or not opened.spec.whole_row:
         return ""
@@ -233,7 +236,10 @@ def _permissions(config: KafkaSourceConfig, topics: Sequence[KafkaTopic], denied
 
 
 def _group(admin: AdminClient, config: KafkaSourceConfig) -> list[CheckResult]:
-    """Check the use of the consumer group, from whose offsets reading begins, or which only shows the progress."""
+    """Check that the account may use the consumer group.
+
+    The check is required if reading begins at the group's offsets. Otherwise the group only shows the progress.
+    """
     if config.group_id is None:
         return []
     needed = config.startup.mode is StartMode.GROUP_OFFSETS

@@ -3,9 +3,9 @@
 Reading is in `partition_reader`.
 
 `Refusals` and `ClusterOutage` track the problems of a long-lived consumer: the cluster does not answer, or refuses the
-account. The consumer waits without limit for unavailable brokers, because librdkafka reconnects by itself. For a
-refused account the password is read again repeatedly, because a password is changed at two places, one after the other;
-after the general time limit, reading ends with the error.
+account. The consumer waits without limit for unavailable brokers, because librdkafka reconnects by itself. If the
+account is refused, its password is read again repeatedly, because users change a password first at the cluster and then
+for raycdc. If the refusals last longer than the retry policy allows, reading ends with the error.
 """
 
 from __future__ import annotations
@@ -229,15 +229,15 @@ class KafkaCluster:
 #: How often an unavailable cluster is queried again, and how long the fetches wait for its answer.
 AGAIN_EVERY_S = 5.0
 ASKED_S = 0.5
-#: Librdkafka repeats a continuing refusal every half minute, so a refusal that is older is over.
+#: Librdkafka reports a continuing refusal every half minute. After this time without a report, the refusals are over.
 REFUSAL_LASTS_S = 60.0
 
 
 class Refusals:
-    """The refusals of an account by brokers, without an answer in between.
+    """A series of refusals of the account by brokers, without a successful answer in between.
 
-    An unavailable broker does not count. A series of refusals ends if no new one came for longer than librdkafka takes
-    to repeat one.
+    An unavailable broker is no refusal. The series ends if librdkafka reports no refusal for longer than the interval
+    in which it repeats its reports.
     """
 
     def __init__(self, retry_s: float) -> None:
@@ -269,9 +269,9 @@ class Refusals:
 
 
 class ClusterOutage:
-    """The outages of the cluster, or refusals of the account, during one consumer's life.
+    """The outages of the cluster, and the refusals of the account, during one consumer's life.
 
-    Used only by the thread that fetches. `watch` is called first.
+    Used only by the thread that fetches. Call `watch` before any other method.
     """
 
     def __init__(self, config: KafkaSourceConfig, retry_policy: RetryPolicy) -> None:

@@ -1,10 +1,9 @@
-"""One discovery of the cluster: its partitions, the start of new ones, the end of a bounded run. Blocks.
+"""Finds the partitions of topics, and decides at which offsets reading of each partition begins and ends.
 
-`KnownPartitions` has the enumerator's partitions, each with its last sealed or first position. Pure.
-
-The first and last offsets of a partition are decided once, when it is found, and are sealed with its state.
-`new_states` decides them for new partitions, and `in_range` if the topic may not have a state's offset any more. Both
-are pure except for the queries to the cluster (`Offsets`).
+`discover` queries the cluster, and blocks. `KnownPartitions` holds the enumerator's partitions, each with its last
+sealed position or its first one; it does no I/O. The first and the last offset of a partition are decided once, when
+the partition is found, and are sealed with its state. `new_states` decides them for new partitions. `in_range` decides
+where reading continues if the topic has lost the offset of a state. Both functions only query the cluster (`Offsets`).
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ def stop_offsets(
 ) -> dict[Partition, int]:
     """Return the first offset not to read of each partition; empty if they never end.
 
-    A configured offset that the partition has not reached yet is waited for; an offset before the partition's first
-    message is out of range.
+    If a partition has not reached a configured offset yet, its reader waits for it. An offset before the partition's
+    first message is out of range.
     """
     match stop.mode:
         case StopMode.NEVER:
@@ -110,10 +109,10 @@ _WAYS_OUT = (
 def in_range(
     cluster: Offsets, wanted: Mapping[Partition, int], *, policy: Policy, ways_out: str = _WAYS_OUT
 ) -> dict[Partition, int]:
-    """Return the offsets to read from: `wanted`, or the earliest or latest one of a partition without that offset.
+    """Return the offset to read each partition from: the `wanted` one if the partition has it.
 
-    `policy` decides which. The offset after the last message counts as existing. Raises `LogLostError` with the policy
-    ``fail``; its text ends with `ways_out`.
+    Otherwise `policy` decides: reading begins at the earliest or the latest offset, or the policy ``fail`` raises
+    `LogLostError`, with a text that ends with `ways_out`. The offset after the last message counts as existing.
     """
     if not wanted:
         return {}
@@ -132,9 +131,10 @@ def in_range(
 def _at_time(
     cluster: Offsets, timestamp_ms: int, partitions: Sequence[Partition], key_path: str, *, now_ms: int
 ) -> dict[Partition, int]:
-    """Return the offset of each partition's first message at or after a time; its end if there is none.
+    """Return the offset of each partition's first message at or after a time, or the partition's end.
 
-    The ends are queried first, so that a message that comes between the two queries is in the answer to the second one.
+    The ends are queried first. A message that arrives between the two queries is then in the answer to the second
+    query.
     """
     ends = cluster.latest(partitions)
     firsts = cluster.at_time(partitions, timestamp_ms)
@@ -149,9 +149,10 @@ def _at_time(
 
 @dataclass(frozen=True, slots=True)
 class OffsetRanges:
-    """The configured start and stop of partitions; without `start` they are read from their beginning.
+    """The configured start and stop of partitions.
 
-    `policy` is for offsets that a partition does not have.
+    Without `start`, partitions are read from their beginning. `policy` applies to offsets that a partition does not
+    have.
     """
 
     start: StartOptions | None
@@ -394,9 +395,10 @@ def _moved(
     identities: Mapping[str, str],
     there: set[Partition],
 ) -> list[PartitionState]:
-    """Return the partitions of earlier runs without our position, if the policy gives them another one.
+    """Return new states for known partitions that lost the position of their state, if the policy sets a new position.
 
-    A partition that ends before our position would otherwise count as read up to its end, including future messages.
+    Without a new position, a partition that ends before the old one would count as read to its end, and its next
+    messages would be skipped.
     """
     wanted = {
         (s.topic, s.partition): s

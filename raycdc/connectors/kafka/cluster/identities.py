@@ -1,9 +1,10 @@
-"""Proves before each seal that a topic is still the one that was read. Fetching uses names only.
+"""Proves before each seal that a topic is still the topic whose messages were read. Fetching uses names only.
 
 If a topic is deleted and created again, reading would continue at the same offset without notice. A reader therefore
-queries the topics' ids *after* it has read the messages to seal, and seals only if they are unchanged: the same id
-shows that everything fetched before was from that topic, because an id is never used again. A cluster that does not
-answer for `IDENTITY_TIMEOUT_S` does not delay a seal; the ids are queried again at the next one.
+queries the topics' ids *after* it has read the messages to seal, and seals only if the ids are unchanged. An unchanged
+id shows that all messages fetched before are from that topic, because ids are never used again. If the cluster does not
+answer within `IDENTITY_TIMEOUT_S`, the epoch is sealed without this proof, and the ids are queried again at the next
+seal.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class TopicQuestions:
 
 
 class Identities:
-    """The decision if an epoch may be sealed; see the module's docstring. Owned by the reader's thread."""
+    """The decision whether an epoch may be sealed; see the module's docstring. Owned by the reader's thread."""
 
     def __init__(self, questions: Questions, *, where: str, now_s: Callable[[], float]) -> None:
         self._questions = questions
@@ -91,7 +92,7 @@ class Identities:
         self._asked_s = None  # Earlier answers prove nothing about these messages.
 
     def proven(self) -> bool:
-        """Return True if the read messages may be sealed, False while the answer is open.
+        """Return True if the read messages may be sealed, False while the cluster's answer is awaited.
 
         Raises `LogLostError` if a topic was deleted or created again.
         """

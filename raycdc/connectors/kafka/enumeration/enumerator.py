@@ -1,16 +1,18 @@
 """The split enumerator for topics.
 
-Finds partitions, fixes their ends, assigns them to readers and keeps those balanced.
+Finds partitions, fixes their ends, and assigns them evenly to readers.
 
 A partition's first and last offsets are decided when it is found and never change. The assignment to readers is in
-`raycdc.source.partitions.assigner`; a partition that is sealed at its end is assigned no more.
+`raycdc.source.partitions.assigner`; a partition that was sealed at its end is not assigned again.
 
-State (in every manifest): partitions that no reader has reported yet (also those that began at their end and were never
-assigned), and the tables' schemas. The positions of all other partitions are in the manifest itself.
+The enumerator's state, in every manifest, has the schemas of tables, and the partitions that no reader has reported
+yet. The latter include partitions that began at their end, because they are never assigned. The manifest itself has the
+positions of all other partitions.
 
-`TablePartitions` tracks the partitions of each table's rows, and the partition with its truncation: a truncation has no
-order relative to rows in other partitions. Pure. Readers report before they report a seal, so an unordered truncation
-ends the job before the epoch has a manifest; the state remembers tables and at most two partitions of each.
+`TablePartitions` records which partitions have rows of a table, and which partition has a truncation of it, because a
+truncation has no order relative to rows in other partitions. It does no I/O. Readers report these facts before they
+report a seal, so an unordered truncation ends the job before its epoch has a manifest. The state has at most two
+partitions of each table.
 
 `SealedTopics` is the enumerator's state in manifests, with its JSON.
 """

@@ -5,10 +5,10 @@ the enumerator knows the partition of each key. A key that comes from a second p
 the epoch has a manifest. Keys are sent from the first message on, even with a single partition, because an additional
 partition moves keys.
 
-*Not found:* a key whose changes in the first partition were read by an earlier run and do not come again; and keys
-beyond the first `KEYS_MAX` of a table, or `ALL_KEYS_MAX` of all tables (``problems`` in ``run --json`` names these
-tables). Two keys with the same hash would be refused wrongly: with that many keys, once in some hundred thousand
-tables. Pure.
+*Limits:* A key is not detected if only an earlier run read its changes in the first partition. Keys beyond the first
+`KEYS_MAX` of a table, or the first `ALL_KEYS_MAX` of all tables, are not detected either; ``problems`` in ``run
+--json`` names these tables. Two keys with the same hash end the job wrongly. With `KEYS_MAX` keys, this happens to one
+table in some hundred thousand. No class here does I/O.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class NewKeys:
             others = sum(map(len, self._reported.values())) - len(reported)
             room = min(self._keys_max, self._all_keys_max - others) - len(reported)
             if len(fresh) > room:
-                # The keys are sent once more and then not remembered any longer. Otherwise each further key would be
-                # sent again and again.
+                # The partition has too many keys. They are sent one last time, and then forgotten together with the
+                # earlier ones.
                 self._full.add((table, split_id))
                 self._reported.pop((table, split_id), None)
             else:

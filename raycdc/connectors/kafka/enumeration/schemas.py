@@ -1,10 +1,10 @@
-"""Schemas of tables whose messages lie in many partitions: one version per epoch, agreed on by the enumerator.
+"""Schemas of tables whose messages lie in many partitions: the enumerator decides one version for each epoch.
 
 Each partition's decoder finds a table's columns by itself, in its own order. Its result is *conformed* to the schema in
-force: missing columns are null, narrower types are widened. A batch that does not fit waits: its reader requests a
-wider schema, the enumerator merges all requests, tells all readers from which epoch on the merged schema holds, and the
-batch goes into that epoch. So one (table, epoch) has one schema, whoever reads it. Schemas only grow: a field that
-disappears stays a column. Pure.
+force: missing columns are null, narrower types are widened. If a batch does not fit the schema in force, the batch
+waits, and its reader requests a wider schema. The enumerator merges all requests, and tells all readers from which
+epoch on the merged schema is in force. The batch is emitted in that epoch. Within an epoch, a table therefore has the
+same schema in all readers. Schemas only grow: a field that disappears stays a column. Pure.
 
 `SchemasOfReader` has the schemas with which one reader may write rows, and its open requests.
 """
@@ -68,7 +68,9 @@ def _decimal_size(logical: LogicalType) -> tuple[int, int] | None:
 def merge(
     table: TableId, known: TableSchema | None, other: TableSchema
 ) -> tuple[TableSchema, tuple[SchemaChangeEvent, ...]]:
-    """Return the schema that fits batches of both, and the events from `known` to it. No events: `other` fits already.
+    """Return the schema that fits batches of both schemas, and the events that lead from `known` to it.
+
+    Without events, `known` fits batches of `other` already.
 
     Raises `SchemaError` if the two have different keys, or a column has a reserved name.
     """
@@ -116,11 +118,11 @@ def fits(known: TableSchema | None, other: TableSchema) -> bool:
 def conform(
     table: TableId, batch: pa.RecordBatch, schema: TableSchema, *, without: Collection[str] = ()
 ) -> pa.RecordBatch:
-    """Return `batch` with exactly the columns of `schema` and the metadata columns, not copied if it has them.
+    """Return `batch` with exactly the columns of `schema` and the metadata columns, not copied if it has them already.
 
-    A column that the batch does not have gets its default, because adding the column at the source gave these rows that
-    value. It is null if the column is one of `without` (in lower case), which were dropped there, or if its default is
-    hidden (`with_redacted_defaults`).
+    A column that the batch lacks gets its default, because the source gave existing rows this value when the column was
+    added. The column is null if its name, in lower case, is in `without`, the columns that were dropped at the source.
+    It is also null if a mask hides its default (`with_redacted_defaults`).
     """
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     if batch.schema.equals(wanted):
@@ -163,10 +165,10 @@ def with_redacted_defaults(
     known: Collection[str],
     without: Collection[str],
 ) -> pa.RecordBatch:
-    """Fill masked columns with their hidden defaults where messages did not know the column.
+    """Fill masked columns of `conformed` with their hidden defaults if the messages lack the column.
 
-    `conformed` is masked. `known` are the columns that its messages have; `without` are columns that were dropped.
-    Returned unchanged if no default is missing.
+    `conformed` is a batch that was masked before. `known` are the columns that its messages have; `without` are columns
+    that were dropped. The batch is returned unchanged if no default is missing.
     """
     missing = {
         column.name: column.default
@@ -230,7 +232,8 @@ class SchemaRegistry:
     def request(self, table: TableId, schema: TableSchema) -> Update | None:
         """Merge the schema of a reader's batch into the table's.
 
-        Returns the update to send to all readers; None if they have it already, or will.
+        Returns the update to send to all readers; None if the table's latest schema, which they have or will get, fits
+        the batch.
         """
         merged, changes = merge(table, self._latest(table), schema)
         if not changes:

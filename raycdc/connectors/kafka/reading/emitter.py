@@ -1,13 +1,13 @@
 """The record emitter of partitions: writes decoded messages into the open epoch, and moves the position after them.
 
-`EpochReports` has the reports of the open epoch for the enumerator, which a reader sends just before it reports its
+`EpochReports` collects reports for the enumerator during the open epoch. A reader sends them just before it reports its
 seal.
 
 `new_images` implements ``source.order_by``: it orders changes of one key in several partitions by a column. Pure. Of
-all rows of a key, an upsert target holds the one with the greatest value of that column, in any order of reading: a
-sink that `keeps_greatest` takes that row from an epoch, and keeps the target's row if its value is greater. A
-before-image is therefore meaningless (it may be older than the target's row), and only new images are passed on. Rows
-with equal values keep the order in which they were read, which is arbitrary between partitions.
+all rows of a key, an upsert target then holds the row with the greatest value of that column, in whatever order the
+partitions are read. A sink that `keeps_greatest` takes this row from each epoch, and keeps the target's row if its
+value is greater. Only new images are passed on. A before-image has no meaning here, because it may be older than the
+target's row. Rows with equal values keep the order in which they were read, which is arbitrary between partitions.
 
 A change without a new image has no value to compare: a deletion, a change of the key, a truncation. Such a change is
 refused. An older change from another partition would bring the row back.
@@ -51,10 +51,10 @@ class EpochReports:
 
     def __init__(self) -> None:
         self._affected: set[TableId] = set()
-        #: The partitions with rows of each table. True if the enumerator knows the pair.
+        #: The pairs of a table and a partition with rows of it. The value is True if the enumerator knows the pair.
         self._homes: dict[tuple[TableId, str], bool] = {}
         self._emptied: list[TableEmptied] = []
-        #: Set only while partitions may share keys, because the enumerator then checks these.
+        #: None unless partitions may share keys. The enumerator then compares the keys of partitions.
         self._keys: NewKeys | None = None
 
     @property

@@ -1,7 +1,7 @@
 """The partitions of a reader: each with its decoder, and the batch that waits to be emitted.
 
-The requirements of a batch are decided once, when it is decoded. While it waits for its schemas, other facts may
-arrive, which do not change them.
+The requirements of a batch are decided once, when the batch is decoded. Events that arrive while the batch waits for
+its schemas do not change these requirements.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class ActivePartition:
 class BatchRequirements:
     """The requirements and effects of a batch.
 
-    `schemas` are in the order of its items (a table's may change within it). `emptied` are the events that remove all
-    rows, by the number of their item. `defaults` are new columns whose default existing rows must have. `dropped` are
-    the remembered dropped columns after the batch. For items of rows, there are the columns dropped before, whose
-    default is not filled in.
+    `schemas` are in the order of the batch's items, because a table's schema may change within the batch. `emptied` has
+    the events that remove all rows, by the number of their item. `defaults` are new columns whose default existing rows
+    must have. `dropped` are the dropped columns that are remembered after the batch. `without` has, by the number of an
+    item of rows, the columns that were dropped before it, which get no default.
     """
 
     schemas: tuple[tuple[TableId, TableSchema], ...] = ()

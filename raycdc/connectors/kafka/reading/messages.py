@@ -28,10 +28,11 @@ RUNS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Messages of one partition in order. There are none if only the position moved (to `next_offset`, past markers).
+    """Messages of one partition in order.
 
-    `reset`: the position was not in the topic, and by policy is `next_offset` now, which may be before it. `event_ms`
-    is the latest of the broker's timestamps, `leader_epoch` the last message's.
+    There are no messages if the position only moved past transaction markers, to `next_offset`. If `reset` is set, the
+    topic did not have the position, and the policy replaced it by `next_offset`, which may be an earlier one.
+    `event_ms` is the latest timestamp of the broker. `leader_epoch` is the leader epoch of the last message.
     """
 
     split_id: str
@@ -69,9 +70,10 @@ PartitionRecords = Fetched | LogEnd
 class PartitionStart:
     """A partition to read from `offset` on.
 
-    If `last` is given, a position at or before `offset` with a leader epoch, reading begins there, and the broker is
-    first asked for the end of that epoch (OffsetForLeaderEpoch, KIP-320): a log that was truncated before that position
-    has other messages there. The check is not made at `offset`, because markers of a later epoch may lie in between.
+    `last` is a position at or before `offset`, with its leader epoch. If `last` is given, reading begins there, and the
+    broker is first asked for the end of that epoch (OffsetForLeaderEpoch, KIP-320). This detects a log that was
+    truncated before `last`, and has different messages there. The check is not made at `offset`, because markers of a
+    later epoch may lie between the two positions.
     """
 
     topic: str

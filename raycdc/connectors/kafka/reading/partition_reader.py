@@ -45,7 +45,8 @@ from raycdc.source.reader.split_reader import (
     SplitsRemoval,
 )
 
-#: The longest wait of a fetch for messages. Changes of the assignment and the end of the reader wait as long at most.
+#: The longest wait of a fetch for messages. A change of the assignment, or the end of the reader, waits for this time
+#: at most.
 FETCH_WAIT_S = 0.1
 #: The approximate size of one fetch: large enough that the work per batch is small.
 FETCH_BYTES = 8 << 20
@@ -113,8 +114,8 @@ class LogEnds:
 class KafkaPartitionReader:
     """The reader of several partitions through one consumer, a `raycdc.source.reader.split_reader.SplitReader`.
 
-    `retry_policy` limits how long an account may be refused until its password changes. Unavailable brokers are waited
-    for without limit.
+    `retry_policy` limits how long an account may be refused until its password changes. The reader waits for
+    unavailable brokers without limit.
     """
 
     def __init__(self, config: KafkaSourceConfig, *, retry_policy: RetryPolicy = POLICY) -> None:

@@ -2,8 +2,8 @@
 
 It is a `PartitionSourceReader`. Life of a batch: fetched in the fetcher's thread → decoded here → *held* until the
 schemas it needs are in force (`raycdc.connectors.kafka.enumeration.schemas`) → emitted into the open epoch
-(`raycdc.connectors.kafka.reading.emitter`), and only then its partition's state moves. A cut in between leaves it for
-the next epoch.
+(`raycdc.connectors.kafka.reading.emitter`), and only then its partition's state moves. If the epoch is cut while a
+batch is held, the batch goes into a later epoch.
 
 | message | does |
 |---|---|

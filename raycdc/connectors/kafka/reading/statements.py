@@ -96,7 +96,8 @@ class DdlMessages:
     ) -> StatementEffects:
         """Return the effects of `item` on the tables as `known` describes them; `tables` are all known ones.
 
-        `known` and `dropped` are as of the previous messages. Raises `SchemaError` for an impossible change.
+        `known` and `dropped` describe the state after the previous messages. Raises `SchemaError` for an impossible
+        change.
         """
         if not self._follow:
             return StatementEffects()

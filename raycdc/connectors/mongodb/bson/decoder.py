@@ -22,9 +22,11 @@ from raycdc.formats.decoding.arena import Arena, WireColumn
 from raycdc.model import LogicalType, TypeKind, with_lost_values
 from raycdc.model.batch import BATCH_ROWS_MAX
 
-#: The bytes of BSON that are decoded before a check if the batch is full: as text, they may be many times as long.
+#: The size of a batch is checked each time this many bytes of BSON were decoded, because their text may be many times
+#: as long.
 WINDOW_BYTES = 1 << 20
-#: A batch is cut when its columns have this many bytes. Together with another window, it stays near the model's limit.
+#: A batch ends when its columns have this many bytes. Together with one more window, it stays near the limit of
+#: `BATCH_BYTES_MAX`.
 BATCH_BYTES = 6 << 20
 _GUESSES = 256
 _RESTS_FIRST = 256
@@ -147,7 +149,8 @@ class DocumentDecoder:
     def met(self, documents: bytes) -> list[bytes]:
         """Return elements without a column in the last decoded `documents`: one of each name and type.
 
-        An element is returned once, and at most a thousand of them, to bound their number.
+        Each element is returned only once. The decoder returns at most a thousand elements in all, to bound their
+        number.
         """
         count = int(self._fields.state[codes.FRESH])
         self._fields.state[codes.FRESH] = 0

@@ -1,6 +1,6 @@
-"""Elements of a BSON document, compiled: the ends of values, names, and UTF-8 checks.
+"""Compiled functions for elements of a BSON document: they find the ends of names and values, and check UTF-8.
 
-The bytes are not trusted: every length is compared with the rest of its container.
+The bytes are not trusted: every length is compared with the remaining bytes of its container.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Concatenated change events, compiled: the kind of each and the positions of its documents; then those as rows.
+"""Compiled loops over concatenated change events: they find the parts of each event, and decode documents into rows.
 
-`scan` reads the fields of the envelope and skips the documents. `document_rows` writes the chosen documents in the
-given order: a change may have two, and a deletion has only its key.
+`scan` reads the fields of each event's envelope and skips the documents. `document_rows` decodes the documents that the
+caller lists, in the listed order. A change may have two documents; a deletion has only a key.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def document_rows(
 ) -> int:
     """Decode the documents at ``indexes[at:stop]`` into rows. Returns why it stopped, like `walk_loops.decode`.
 
-    A negative index stands for a document with only a key at the opposite offset: its fields that fit no column are
-    left out, and there is no rest. ``state[AT]`` is the number of the index where to continue.
+    A negative index -n stands for a document at offset n that has only a key: its fields without a column are left out,
+    and its rest column is NULL. ``state[AT]`` is the number of the index where to continue.
     """
     state = fields.state
     size = len(data)

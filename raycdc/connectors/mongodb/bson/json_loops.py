@@ -1,6 +1,6 @@
-"""BSON values as MongoDB Extended JSON v2, compiled: relaxed or canonical text of any value, however nested.
+"""Compiled loops that write BSON values as MongoDB Extended JSON v2, as relaxed or canonical text.
 
-In a key, equal numbers have the same text (`number_loops`). The walk keeps its own stack and checks every length,
+In a key, equal numbers have the same text (`number_loops`). The loop keeps its own stack, and checks every length,
 because the bytes inside a document were not checked before. The form of each type is in the specification's table
 ("Extended JSON", mongodb/specifications).
 """
@@ -58,7 +58,7 @@ from raycdc.formats.loops.code_loops import FULL, OK
 
 #: The room for the text around a value: the longest frame, the text of a number, and closing brackets.
 ROOM = 640
-#: The offset in this room at which a number is built, after its longest text.
+#: The offset in this room at which a number is prepared, after the room for its longest text.
 ASIDE = 400
 _YEAR_10000_MS = 253402300800000
 

@@ -1,4 +1,4 @@
-"""Numbers in keys, compiled: numbers that the server treats as equal (1, 1.0 and a decimal128 of 1.00) become one.
+"""Compiled functions that give equal numbers in keys one form, because the server treats 1, 1.0 and 1.00 as equal.
 
 | the number is | and becomes |
 |---|---|
@@ -7,7 +7,7 @@
 | another decimal128, of at most 19 digits | itself without trailing zeros |
 | any other | itself |
 
-Decimals beyond a long's range, and those of more than 19 digits, therefore stay as they are written.
+Decimals beyond a long's range, and decimals of more than 19 digits, therefore stay unchanged.
 """
 
 from __future__ import annotations

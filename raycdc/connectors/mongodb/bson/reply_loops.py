@@ -1,4 +1,4 @@
-"""The documents in a server's reply, compiled: finds the batch and concatenates its documents.
+"""Compiled loops that find the batch in a server's reply, and concatenate its documents.
 
 A reply to ``find``, ``aggregate`` or ``getMore`` is ``{cursor: {nextBatch: [document, …], …}, …}`` (MongoDB manual,
 "Database Commands"); in the array each document follows its index.

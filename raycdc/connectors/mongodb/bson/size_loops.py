@@ -1,4 +1,4 @@
-"""The sizes of concatenated documents, compiled."""
+"""A compiled loop over the sizes of concatenated documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single BSON values as text, compiled: numbers, dates, identifiers, base64, JSON strings.
+"""Compiled functions that write single BSON values as text: numbers, dates, identifiers, base64, JSON strings.
 
 Every function writes to ``out[to:]`` and returns the end. The caller provides enough room.
 """

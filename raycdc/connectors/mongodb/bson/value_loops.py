@@ -1,4 +1,4 @@
-"""One BSON value into one cell of an Arrow column, compiled.
+"""Compiled functions that write one BSON value into one cell of an Arrow column.
 
 `put_value` is the entry point. A value is written exactly or not at all: if a column cannot hold it exactly (a number
 too great or with a fraction, a text instead of a number, an identifier of another type), the caller must handle that.
@@ -13,13 +13,13 @@ decimal128 are kept only by columns of their own type and of JSON.
 | DECIMAL | decimal128, int, long, a double that is whole |
 | TIMESTAMP | date |
 | DATE | date at midnight UTC |
-| STRING | string and symbol; or objectId, UUID, decimal128 alone, as the column says |
+| STRING | string and symbol; or only objectId, only UUID, or only decimal128, as the column says |
 | BINARY | binData of the subtype the column says |
 | JSON | everything |
 | BINARY in the spelling BSON | everything, null and undefined too |
 
-Null, undefined and a field that is not there are NULL elsewhere. `is_own` returns True for a value that the column's
-type restores to the same bytes.
+In all other columns, null, undefined and a missing field become NULL. `is_own` returns True for a value that the
+column's type restores to the same bytes.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def is_own(data: Any, kind: Any, at: Any, a: Any, col: Any) -> Any:
 def put_value(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any, stack: Any, scratch: Any) -> Any:
     """Write the value in ``data[at:end]``, which `value_end` has measured, into a cell.
 
-    Returns `OK`, `FULL`, or why not.
+    Returns `OK`, `FULL`, or the reason why the value was not written.
     """
     if (kind == NULL or kind == UNDEFINED) and a.col[col, C_WIRE] != AS_VALUE:
         put_null(a, col, row)

@@ -1,8 +1,9 @@
-"""Decodes concatenated documents into the rows of an arena, compiled.
+"""Compiled loops that decode concatenated documents into rows of Arrow column buffers (the arena).
 
 The fields of a collection mostly come in the same order. The column at the same index in the previous document is
-therefore tried first, and only a mismatch costs a lookup in the table of names. A document becomes a row when all of it
-is written; if room is missing, or a value does not fit, the row is repeated or dropped.
+therefore tried first, and only a mismatch costs a lookup in the table of names. A document counts as a row only when
+all of it is written. If a buffer lacks room, the document is decoded again after the buffer was enlarged. If a value
+does not fit its column, decoding may stop before the document.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ from raycdc.formats.loops.code_loops import C_SLOT, C_WIRE, FULL, FULL_NEED, FUL
 class FieldArrays(NamedTuple):
     """The table from a document's fields to columns, and the loop's memory.
 
-    Column ``c`` takes the field whose name is ``names[spans[c, 0]:][:spans[c, 1]]``; a length of -1: the column is
-    filled otherwise. `table` finds columns by a hash of the name (-1: free). `guess` has the column at each place of
-    the previous document, `seen` the document in which a column was last met. `rest` has the offsets of elements
-    without a column. `stack` and `scratch` are work space, `state` has the entries named in `code_loops`.
+    Column ``c`` takes the field whose name is ``names[spans[c, 0]:][:spans[c, 1]]``; if the length is -1, no field
+    fills the column. `table` finds columns by a hash of the name (-1: free). `guess` has the column of each element of
+    the previous document, by the element's index. `seen` has the document in which a column was last found. `rest` has
+    the offsets of elements without a column. `stack` and `scratch` are work space, `state` has the entries named in
+    `code_loops`.
 
     A value that a column cannot hold goes to the column ``others[c]`` of JSON (-1: there is none). `met` has the names
     and types of elements that went to the rest (-1: free; no entries: not wanted), and `fresh` has the ranges of those
@@ -245,7 +247,7 @@ def _put_whole(data: Any, at: Any, last: Any, fields: Any, a: Any, column: Any, 
     return error
 
 
-# long: one pass over the elements, with a branch for each treatment
+# long: it is one pass over the elements, with a branch for each treatment of an element
 @inlined
 def document_row(
     data: Any, at: Any, last: Any, fields: Any, a: Any, row: Any, key: Any, whole: Any, rest: Any, on_type_mismatch: Any

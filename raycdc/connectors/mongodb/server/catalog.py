@@ -3,10 +3,10 @@
 `ShardKey` and `ShardedCollection` are the distribution of a collection over the shards, from ``config.collections`` and
 ``config.chunks``.
 
-`require_masked` checks masks of fields. A mask applies to a column. A field is also in `REST`, if its value fits no
-column or the column came later, and in `WHOLE`, so it is masked only if that column is masked, too. A field of a shard
-key is in the key of each event, and so in the change stream's tokens, which are the state's positions, and in bounds of
-chunks: it cannot be masked at all.
+`require_masked` checks masks of fields. A mask applies to one column, but a field may be in several: in `WHOLE`, and in
+`REST` if its value fits no column or its column was added later. The field is masked only if these columns are masked,
+too. A field of a shard key is in the key of each event, and so in the change stream's tokens, which are the state's
+positions, and in bounds of chunks: it cannot be masked at all.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def entries_of(client: Client, database: str) -> list[CollectionEntry]:
 
 
 def entry_of(client: Client, table: TableId, *, doing: str) -> CollectionEntry | None:
-    """Return the present entry of a name; None if it does not exist. `doing` is for errors."""
+    """Return the present entry of a name; None if it does not exist. `doing` names the action in errors."""
     with errors(client, f"{doing} {table}"):
         entries = list(client[table.db].list_collections(filter={"name": table.table}))
     return CollectionEntry.of(table.db, dict(entries[0])) if entries else None
@@ -212,7 +212,7 @@ def uuid_text(uuid: bytes | UUID | None) -> str:
 def size_of(client: Client, table: TableId) -> Size:
     """Return count and bytes of a collection, over all shards.
 
-    Bytes from a sample if the server gives only the count.
+    The bytes are estimated from a sample if the server gives only the count.
     """
     with errors(client, f"asking for the size of {table}"):
         shards = list(client[table.db][table.table].aggregate([{"$collStats": {"storageStats": {}}}]))

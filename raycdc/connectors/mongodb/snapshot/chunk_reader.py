@@ -105,10 +105,10 @@ NO_LOG = 0
 class MongoDbChunkReader:
     """The `raycdc.source.snapshot.reader.reading.ChunkReader`. Used by one thread, except for `wake_up`.
 
-    It reads documents that a majority of the set has acknowledged, each of the chunk exactly once, because `_id` never
-    changes, or because all chunks are read as of one cluster time. The cursor lives for one chunk. `selection_of`
-    returns which part of a collection is read. If the collection of that name is not the planned one, before or after
-    the read, the error is a `SourceError`.
+    It reads only data that a majority of the replica set has acknowledged. Each document of the chunk is read exactly
+    once, because `_id` never changes, or because all chunks are read as of one cluster time. Each chunk has its own
+    cursor. `selection_of` returns which part of a collection is read. Raises `SourceError` if, before or after the
+    read, the name belongs to a different collection than the planned one.
     """
 
     def __init__(

@@ -8,17 +8,17 @@
 | sample | quantiles of sampled keys | the collection counts no documents |
 | single | none: one chunk; always so for a collection with a collation | |
 
-A chunk is read by index bounds (``min``, ``max``), which span all types like the index; a comparison in a query would
-match keys of its own type only. The bounds never decide which documents are read, only in which chunk: the first chunk
-has no lower bound and the last no upper one.
+A chunk is read by index bounds (``min``, ``max``), which span all types as the index does. A comparison in a query
+would match keys of its own type only. The bounds do not change which documents are read, but only in which chunk each
+of them is read: the first chunk has no lower bound, and the last one has no upper bound.
 
-`_id` never changes. If a shard key begins with `_id` or parts of it, chunks are therefore cut by `_id`, and each is
-read as of a different time: ``{_id: 1, region: 1}`` where its `_id` is, ``{"_id.shop": 1, "_id.n": 1}`` at the `_id`
-made of both. Any other shard key may change with each write (since 4.2), and a document whose key changed would be read
-twice, or not at all. Those chunks (`IndexBound`: all fields of the key) are read by the shard key's index, all as of
-one cluster time (`raycdc.source.snapshot.handoff.as_of`): servers have such reads since 5.0, keep that time for
-``minSnapshotHistoryWindowInSeconds`` (five minutes), and the log waits meanwhile. It is therefore used only if
-configured.
+`_id` never changes. If a shard key begins with `_id` or parts of it, chunks are therefore cut by `_id`, and each chunk
+is read as of a different time. A bound of ``{_id: 1, region: 1}`` becomes its `_id`, and a bound of ``{"_id.shop": 1,
+"_id.n": 1}`` becomes the `_id` made of both values. Any other shard key may change with each write (since 4.2), and a
+document whose key changed would be read twice, or not at all. Such chunks are read by the shard key's index, all as of
+one cluster time (`raycdc.source.snapshot.handoff.as_of`). Their bounds have all fields of the key (`IndexBound`).
+Servers have such reads since 5.0, and can read as of that time for ``minSnapshotHistoryWindowInSeconds`` (five
+minutes). Meanwhile the log reader waits. Cuts by such a shard key are therefore made only if configured.
 """
 
 from __future__ import annotations
@@ -209,7 +209,10 @@ class _Cutting:
 
 
 def _bound_by_index(index: Sequence[tuple[str, int]], bound: LowerBound) -> IndexBound:
-    """Return a bound of the cluster as a bound in an index that may have more fields, before all their values."""
+    """Return a bound of the cluster as a bound in an index that may have more fields.
+
+    The bound comes before all values of these additional fields.
+    """
     least = {1: bson.MinKey(), -1: bson.MaxKey()}
     more = [least[order] for _, order in index[len(bound.values) :]]
     return IndexBound(tuple(index), (*bound.values, *more))

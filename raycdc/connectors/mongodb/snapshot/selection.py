@@ -1,8 +1,9 @@
 """``snapshot.filter``, ``.fields`` and ``.limit``: the documents of a collection that are read, and their fields.
 
-Only for collections that are read once. In a change stream a filter would mean something else: a document moves into it
-and out of it, and an update may come without the document that the filter needs. The server evaluates filters and
-projections. A filter or projection is refused here if chunks could overlap, or differ when they are read again.
+Only for collections that are read once. In a change stream a filter would mean something else: a document may begin or
+cease to meet the filter, and an update may come without the document that the filter needs. The server evaluates
+filters and projections. A filter or projection is refused here if chunks could overlap, or differ when they are read
+again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _TOP_LEVEL = frozenset({"$and", "$or", "$nor", "$expr", "$jsonSchema", "$comment
 class CollectionSelection:
     """The selected part of a collection: documents that meet `filter` (Extended JSON; "": all).
 
-    `fields` are the selected fields (empty: those that columns need); `limit` is the most documents (0: all).
+    `fields` are the selected fields (empty: those that columns need); `limit` is the greatest number of documents (0:
+    all).
     """
 
     filter: str = ""

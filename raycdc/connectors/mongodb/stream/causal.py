@@ -80,7 +80,8 @@ def read_documents(
 ) -> Found:
     """Read documents by their keys, as they are at the cluster time or later, together or each `singly`.
 
-    They are read from the collection with this UUID, whatever its present name is ("": from the one of this name).
+    They are read from the collection with this UUID, whatever its present name is; if the UUID is empty, from the
+    collection of this name.
     """
     at_once = 1 if singly else _KEYS_AT_ONCE
     database: Database[RawBSONDocument] = client.get_database(table.db, RAW)  # type: ignore[assignment]

@@ -9,10 +9,11 @@ Such a change is not passed on. It is *absent* until one of these events of the 
 | the end, or a resnapshot, of the collection | settled |
 | the cluster time of the read, without any of these | read again, by its key alone |
 
-A document found then is passed on as the change; otherwise it is a row that the source cannot deliver: it is reported,
-with the deletion of the key (`raycdc.state.missing`). Absent changes are in the stream's state, so they survive a
-crash. If many wait, because much was changed and then deleted, the log is read ahead once, without documents, for the
-events that settle them; this bounds their number.
+If the document is found then, it is passed on as the change. Otherwise the change is a row that the source cannot
+deliver: it is reported, together with the deletion of the key (`raycdc.state.missing`). Absent changes are in the
+stream's state, so they survive a crash. If many changes are absent, because many documents were changed and then
+deleted, the log is read ahead once, without documents, to find the events that settle these changes. This bounds their
+number.
 
 One thread, except for the reads.
 """
@@ -76,8 +77,9 @@ def _key_to_json(key: bytes) -> str:
 class Absent:
     """A change whose document was not found.
 
-    `key` is BSON (``{_id: …}``), `time` its cluster time (the first of several), `wall_ms` its wall time (the last of
-    several; -1: unknown), and `seen` the cluster time of the read. It is `due` if the log up to that was read already.
+    `key` is BSON (``{_id: …}``), `time` is the cluster time of the change, and `wall_ms` its wall time (-1: unknown).
+    If several changes of the key are absent, `time` is of the first and `wall_ms` of the last one. `seen` is the
+    cluster time of the read. The change is `due` if the log was already read up to `seen`.
     """
 
     table: TableId
@@ -102,7 +104,8 @@ class Absent:
 class RereadEvents:
     """The result of reading some documents again.
 
-    `events` are those that a stream would bring, concatenated; or deletions, and the `missing` rows by collection, in
+    `events` are concatenated events as a stream would bring them: the changes of documents that were found. If the
+    documents were not found, `events` are deletions of their keys, and `missing` has the missing rows by collection, in
     order.
     """
 

@@ -1,4 +1,4 @@
-"""Widens inferred collections while they are followed: adds columns for new fields, and for values that fit none.
+"""Widens inferred collections while they are followed: adds columns for new fields, and for values that fit no column.
 
 The fields of a change are examined before its rows are passed on; the decoder reports each name and type that went to
 `REST` once, so that nothing is done per row. The treatment:
@@ -16,11 +16,12 @@ type |
 | a field with only nulls so far | nothing |
 
 A collection is not widened if added columns would not reach the targets, nor if a transform or a mask applies to the
-rest column, nor in `Spelling.BSON`. A masked column gets no additional one with another mask. Pure.
+rest column, nor in `Spelling.BSON`. A masked column gets no additional column, because a different mask would apply to
+it. Pure.
 
 `Widenings` decides which collections are widened, and when. Each widening ends the epoch, and unfinished chunks are
-read again. A collection that was widened often lately therefore waits: until then the rest column has the additional
-fields.
+read again. A collection that was widened often lately therefore waits before the next widening. Until then, its new
+fields are in the rest column.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class Widenings:
     def observe(
         self, table: TableId, writer: RowWriter, data: bytes, *, at_once: bool, fixed: bool
     ) -> CollectionLayout | None:
-        """Examine the fields of the rows last made of `data`; return the layout for making them again, or None.
+        """Examine the fields of the rows last made of `data`; return the layout for making the rows again, or None.
 
         The layout is returned if it has more columns and `at_once` is set; otherwise the widening is due later. The
         columns of a `fixed` collection keep their types, because its targets could not follow a resnapshot.

@@ -11,14 +11,15 @@ Metadata columns have the collection and the times of a row's change:
 | database, collection | STRING | the same |
 | op_time | TIMESTAMP(3): the wall time, or else the seconds of the cluster time | NULL |
 | cluster_time | BIGINT: its seconds × 2³², and its increment | NULL |
-| wall_time | TIMESTAMP(3); NULL where the server does not tell it (before 6.0) | NULL |
+| wall_time | TIMESTAMP(3); NULL if the server does not report it (before 6.0) | NULL |
 | txn_number | BIGINT: that of the transaction in its session; NULL outside of one | NULL |
 
 The row before a change has the values of that change.
 
 `MongoDbTransactionAssembler` groups events of one cluster time into transactions, and decides which transactions are
 complete. The events of a transaction have its commit's cluster time, and transactions of several shards may share one.
-The events of the last time in an answer wait here, as bytes, until it is certain that no more of them come:
+The events of the last cluster time in an answer wait here, as bytes, until it is certain that no more events of that
+time come:
 
 | next | the waiting transaction is complete |
 |---|---|

@@ -3,7 +3,7 @@
 | event | on a followed collection | on a captured one that is not followed |
 |---|---|---|
 | a change of a document | rows | it is parked for a resnapshot |
-| drop | it is gone: its target is emptied | an earlier probe of it is out of date |
+| drop | it ends: its target is emptied | an earlier probe of it is out of date |
 | rename to another name | it has ended: its target keeps its rows | the same |
 | rename of another one to its name | it is resnapshotted | it is resnapshotted |
 | create | nothing, or a resnapshot if it is a different one | it is parked for a resnapshot |

@@ -9,8 +9,8 @@
 | 40573 | no replica set | `SourceError` |
 
 `RawFind` and `RawCommandCursor` are cursors whose batches are bytes, like the driver's raw ones, but without an object
-for each document. The driver splits a reply into documents before it joins them again, which is most of the cost of
-reading raw batches. Here a compiled loop does it (`bson.reply_loops`); the driver reads all other replies itself.
+for each document. The driver splits a reply into documents and joins them again, which is most of the cost of reading
+raw batches. Here a compiled loop joins the documents (`bson.reply_loops`). The driver reads all other replies itself.
 
 Change streams are opened only at positions of the replica set with which they were begun.
 """

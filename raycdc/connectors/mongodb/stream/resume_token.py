@@ -2,7 +2,8 @@
 
 A token is stored and returned unchanged. `raycdc.connectors.mongodb.stream.token` parses the parts that raycdc needs.
 
-`StreamPosition` is a position in a change stream; `NoLogPosition` is the position of a snapshot without one.
+`StreamPosition` is a position in a change stream; `NoLogPosition` is the position of a snapshot without a change
+stream.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ Invariants: items come in log order; a DDL separates the rows before it from tho
 a transaction boundary; after an error the decoder cannot be used any more (start again from a position).
 
 `EventPass` is the compiled pass over events (`index_loops`), with its arrays. It lists row events of wanted tables
-(`events`), records table ids and GTIDs, and moves the cursor. If one of its arrays is full, it is enlarged here, and
-the pass goes on; the decoder handles all other stops.
+(`events`), records table ids and GTIDs, and moves the cursor. If one of its arrays is full, `EventPass` enlarges the
+array and continues the pass; the decoder handles all other stops.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from raycdc.model import TableId
 _EVENTS_FIRST = 4096
 _EVENTS_MAX = 65_536
 
-#: The meaning of the statement is not given: the compiled pass determines it.
+#: The caller gives no meaning of the statement, so the compiled pass determines it.
 NOT_ASKED = -1
 
 

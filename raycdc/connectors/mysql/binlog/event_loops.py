@@ -1,7 +1,7 @@
 """Reads single events for the compiled passes: the meaning of statements, tagged GTIDs, and repeated table maps.
 
-`query_kind` returns the meaning of a statement for its transaction. Only texts that servers write themselves are
-recognised here, each as a whole: MySQL, sql/binlog.cc, and MariaDB, sql/log.cc (``binlog_savepoint_set``,
+`query_kind` returns the meaning of a statement for its transaction. It recognises only complete texts that servers
+write themselves: MySQL, sql/binlog.cc, and MariaDB, sql/log.cc (``binlog_savepoint_set``,
 ``binlog_savepoint_rollback``, ``binlog_rollback``). For any other statement that may concern a transaction the result
 is `Q_ASK`, and `transaction_statements` uses the lexer.
 
@@ -156,7 +156,7 @@ def varying(data: Any, at: Any, end: Any) -> Any:
     return little_endian(data, at, more + 1) >> (more + 1), at + more + 1
 
 
-# long: one field after the other
+# long: it reads the fields of one message in their order, with a check of the bounds after each field
 @helper
 def tagged_gtid(data: Any, at: Any, end: Any, keys: Any, slot: Any) -> Any:
     """Return (transaction number or -1, commit time in µs or 0).

@@ -1,8 +1,8 @@
-"""Changes one element of a value in MySQL's binary JSON, compiled: the effect of a JSON diff of a partial update.
+"""Compiled functions that apply a JSON diff of a partial update to a value in MySQL's binary JSON.
 
 Called by `partial_update_loops`. A diff is an operation, a path and, except for a removal, a new value. The containers
-on the path are rewritten, always in the large format; the rest is copied. Readers accept both formats anywhere, and
-`json_text` prints the same for both.
+on the path are rewritten, always in the large format; all other bytes are copied. Readers accept small and large
+containers anywhere, and `json_text` prints the same text for both.
 
 *Bounds*: every offset is checked against its container; damage returns `DIFF_CORRUPT`, a full buffer `DIFF_NO_ROOM`.
 Formats: sql-common/json_binary.h; diffs: sql/json_diff.h; paths: sql-common/json_path.cc.
@@ -257,7 +257,7 @@ def _cell(path: Any, at: Any, end: Any, count: Any) -> Any:
     return at + 1, count - 1 - index if from_last else index
 
 
-# long: the entries of keys and values are written together
+# long: it writes the key entries and the value entries together, because both share the computed sizes and offsets
 @helper
 def _rebuild(
     data: Any, levels: Any, level: Any, operation: Any, key: Any, key_length: Any,
@@ -365,7 +365,7 @@ def _back(
     return np.int64(end)
 
 
-# long: the walk along the path and back
+# long: it follows the path inwards and writes the result outwards, and both directions share the list of containers
 @helper
 def apply_diff(
     data: Any, at: Any, end: Any, operation: Any, path: Any, path_at: Any, path_end: Any,
@@ -373,7 +373,8 @@ def apply_diff(
 ) -> Any:  # fmt: skip
     """Apply a diff to the value in ``data[at:end]`` (type byte first). Returns the end of the result, or DIFF_….
 
-    The result begins `one`. `data` may be neither buffer; `path` and `value` neither.
+    The result is at the beginning of the work buffer `one`. `data`, `path` and `value` must not share memory with the
+    work buffers `one` and `other`.
     """
     if at >= end or path_at >= path_end or path[path_at] != 36:
         return np.int64(DIFF_CORRUPT)

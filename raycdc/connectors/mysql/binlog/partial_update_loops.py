@@ -1,9 +1,17 @@
-"""Completes PARTIAL_UPDATE_ROWS events, compiled: the updates as logged without ``binlog_row_value_options``.
+"""Compiled loops that complete PARTIAL_UPDATE_ROWS events.
 
-Called by `partial_updates` per event, so that the row loop handles only complete images. In such an event each row's
-after image may give JSON columns as differences to the before image (sql/log_event.cc, ``Rows_log_event::unpack_row``):
-before: null bits, values; after: options (packed), with option 1 a bit per JSON column, null bits, values. A column
-whose bit is set has length (4) and diffs: operation (1), path (packed length), unless it removes value (packed length).
+The result is the update as a server logs it without ``binlog_row_value_options``. `partial_updates` calls
+`whole_update` for each event, so that the row loop handles only complete images.
+
+In such an event, the after-image of a row may have JSON values as differences to the before-image
+(sql/log_event.cc, ``Rows_log_event::unpack_row``):
+
+| part | layout |
+|---|---|
+| before-image | null bits, values |
+| after-image | options (packed), null bits, values; with option 1, a bit for each JSON column follows the options |
+| JSON value whose bit is set | length (4), then diffs |
+| diff | operation (1), path (packed length), and a value (packed length) unless the diff removes an element |
 """
 
 from __future__ import annotations
@@ -84,7 +92,7 @@ def _with_diffs(
     return np.int64(size)
 
 
-# long: the images of a row are walked together
+# long: it reads the before-image and the after-image of a row together, because differences refer to the before-image
 @njit
 def whole_update(
     data: Any, at: Any, end: Any, steps: Any, json: Any, out: Any, used: Any,

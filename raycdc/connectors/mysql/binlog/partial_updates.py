@@ -23,7 +23,8 @@ from raycdc.errors import CorruptLogError, SchemaMismatchError
 #: The size at which the copy is returned.
 _PIECE_BYTES = 4 << 20
 _SCRATCH_FIRST = 1 << 16
-#: The result of diffs is made of the event's data. Rewritten containers grow by less than this factor.
+#: The result of applying diffs consists of the event's data, in containers that were rewritten. It is less than this
+#: many times as long as the event.
 _GROWTH_MAX = 16
 
 
@@ -46,9 +47,11 @@ class PartialUpdates:
         """Return the events from `at` on without checksums, while their table maps are known and the copy is not large.
 
         At least the first one is copied. Recorded end positions are checked here, because the copies have other
-        lengths. Valid until the next call. Raises `CorruptLogError` without a position if the first event is damaged,
-        and `SchemaMismatchError` if its update cannot be decoded: if the event is `proven`, an update that does not fit
-        its table is no damage. A later event with such an error ends the copy before it.
+        lengths. The result is valid until the next call.
+
+        If the first event is damaged, raises `CorruptLogError` without a position. If the first event is `proven`
+        undamaged and does not fit its table, raises `SchemaMismatchError`. If a later event has such an error, the copy
+        ends before it.
         """
         used, position = 0, ends.position
         numbers: dict[int, int] = {}

@@ -1,8 +1,9 @@
-"""Decodes row events into column arenas, compiled: no Python object per row, no read outside the event.
+"""Compiled loops that decode row events into Arrow column buffers (arenas), without a Python object per row.
 
-Called by `decoder` once per table map and batch with the list of row events from `index_loops`. It walks a block of
-rows (`walk_loops`), then writes it column by column (`values.block_loops`). It stops at a row boundary when the batch
-is full (an update's two rows stay together), and continues there after the caller has emptied or enlarged the arena.
+Called by `decoder` once per table map and batch with the list of row events from `index_loops`. `decode_rows` first
+finds the values of a block of rows (`walk_loops`), then writes the block column by column (`values.block_loops`). It
+reads nothing outside the event. It stops at a row boundary when the batch is full (an update's two rows stay together),
+and continues there after the caller has emptied or enlarged the arena.
 
 Value formats: MySQL Internals manual, "Rows Event"; decimals: ``decimal2bin`` in strings/decimal.c.
 

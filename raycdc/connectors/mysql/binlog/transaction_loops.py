@@ -1,7 +1,7 @@
-"""Finds the ends of transactions, compiled, before any row of them is decoded.
+"""Compiled loops that find the ends of transactions, before any of their rows is decoded.
 
-Called by `whole_transactions`. It reads only the headers of most events. It stops where Python must decide: at a
-format, and at a statement that only the lexer understands or that rolls back rows.
+Called by `whole_transactions`. `scan_ahead` reads only the headers of most events. It stops at events that Python must
+handle: a format, and a statement that only the lexer understands or that rolls back rows.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Determines the effect of a statement on its transaction, if it is not in the form that servers write themselves.
 
-Called when `event_loops.query_kind` returns `Q_ASK`: comments of any form may come before and after the words. The
-lexer reads it in linear time. A statement that begins like one about transactions, but is not in `_FORMS`, is `Q_DOUBT`
-and never skipped, because it is unknown what it rolls back.
+Called when `event_loops.query_kind` returns `Q_ASK`. Comments of any form may come before and after the statement's
+words. The lexer reads the statement in linear time. A statement that begins like one about transactions, but is not in
+`_FORMS`, is `Q_DOUBT` and never skipped, because it is unknown what it rolls back.
 
 Reference: MySQL manual, "START TRANSACTION, COMMIT, and ROLLBACK Statements", "SAVEPOINT, ROLLBACK TO SAVEPOINT, and
 RELEASE SAVEPOINT Statements", "XA Transaction SQL Statements"; MariaDB's are the same.
 
 *Names of savepoints*: servers write them in UTF-8, whatever the character set of the session, and quoted by its
-``sql_mode`` (``append_identifier``). Servers compare names differently. ``find_savepoint`` uses utf8mb3_general_ci, in
-which é equals e and ß equals s; MariaDB since 11.5 uses utf8mb3_general1400_as_ci (``Lex_ident_ci``), in which they
-differ. Both ignore the case of ASCII letters, and compare character by character, so that `is_same_name` and
-`may_be_same_name` are right for all servers.
+``sql_mode`` (``append_identifier``). Servers differ in the collation by which they compare names. ``find_savepoint``
+uses utf8mb3_general_ci, in which é equals e and ß equals s. MariaDB since 11.5 uses utf8mb3_general1400_as_ci
+(``Lex_ident_ci``), in which é differs from e, and ß from s. Both collations ignore the case of ASCII letters, and
+compare character by character. `is_same_name` and `may_be_same_name` therefore hold for all servers.
 """
 
 from __future__ import annotations
@@ -136,7 +136,10 @@ def _may_be_same(one: str, other: str) -> bool:
 
 
 def _letter(character: str) -> str:
-    """Return the capital letter without accents, because servers may ignore accents and case, but nothing else."""
+    """Return `character` in upper case and without accents.
+
+    Servers may ignore case and accents, and no other difference.
+    """
     return unicodedata.normalize("NFKD", character.upper())[0].upper()[0]
 
 

@@ -1,8 +1,8 @@
-"""Walks over row events, compiled: finds each value of a block of rows, and checks all bounds.
+"""Compiled loops that find each value of a block of row events (the walk), and check all bounds.
 
-Rows are read in blocks that fit the processor's cache: this walk notes the first byte and the length of every value,
-then `row_loops` writes column after column. A block spans events, so that transactions of one row are read in blocks
-too; an update's two rows stay together.
+Rows are read in blocks that fit the processor's cache: the walk notes the first byte and the length of every value,
+then `row_loops` writes column after column. A block may have rows of several events, so that small transactions are
+also read in large blocks. The two rows of an update stay together.
 
 Layout: MySQL Internals manual, "Rows Event": per row a bitmap of NULLs with one bit for each column *that the event
 has*, and the values that are not NULL.

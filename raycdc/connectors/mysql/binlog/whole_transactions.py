@@ -7,7 +7,7 @@ from MySQL's sql/binlog.cc and MariaDB's sql/log.cc:
 | in the log | rows of the transaction | the transaction |
 |---|---|---|
 | GTID; BEGIN; XA START | | begins |
-| row events | count, unless rolled back | begins, if none has |
+| row events | count, unless rolled back | begins, if none is open |
 | SAVEPOINT a | | an older savepoint of this name is removed, if no trigger or function set the new one |
 | ROLLBACK TO a | those since SAVEPOINT a are void | savepoints younger than a are removed |
 | RELEASE SAVEPOINT a (no server logs it) | | goes on |
@@ -15,7 +15,7 @@ from MySQL's sql/binlog.cc and MariaDB's sql/log.cc:
 | ROLLBACK | all are void | ends, and its GTID counts as executed |
 | XA END | | goes on |
 | XA PREPARE | wait for XA COMMIT (`xa_transactions`) | ends |
-| XA COMMIT, XA ROLLBACK of a prepared one | those of the prepared one count, or are void | ends |
+| XA COMMIT, XA ROLLBACK of a prepared one | rows of the prepared transaction count, or are void | ends |
 | another statement, after a GTID that announces one | | ends |
 | another statement inside | | goes on |
 | a file of a server that has started | all are void: the server died while it wrote them | is dropped |
@@ -24,17 +24,18 @@ Rows of non-transactional tables are never rolled back here: servers write them 
 open one (``binlog_commit_flush_stmt_cache``). Statements inside a rolled-back transaction stay in effect, and are
 always handled.
 
-*Doubt*: it is unknown which rows were rolled back if ROLLBACK TO may refer to several savepoints, or to no known one,
-or if a statement about the transaction is not understood; rows that MariaDB has cut into parts (PARTIAL_ROW_DATA) are
-unknown as well. ROLLBACK TO may refer to several savepoints if only some servers treat two names as equal
-(`transaction_statements`), or if a trigger or function sets one under the same name. Such a savepoint has its own level
-and ends with the calling statement; in the log it comes after a table map, or rows, of an unfinished statement. No row
-of such a transaction is emitted, and `WholeEvents.doubt` has the reason: its tables are parked. One case is invisible
-in the log: a function sets a savepoint, under a name in use, before its statement writes anything.
+*Doubt*: it is unknown which rows were rolled back if ROLLBACK TO may refer to several savepoints or to no known one, or
+if a statement about the transaction is not understood. If MariaDB has cut rows into parts (PARTIAL_ROW_DATA), the rows
+themselves are unknown. ROLLBACK TO may refer to several savepoints if only some servers treat two names as equal
+(`transaction_statements`), or if a trigger or function sets a savepoint of the same name. The savepoint of a trigger or
+function has its own level, and ends with the calling statement; in the log it comes after a table map, or rows, of an
+unfinished statement. No row of a transaction in doubt is emitted, `WholeEvents.doubt` has the reason, and its tables
+are parked. One case is invisible in the log: a function sets a savepoint, under a name in use, before its statement
+writes anything.
 
 *Bound*: the events of a transaction are held in memory, up to `HELD_BYTES_MAX`. A larger one is read to its end and
-dropped; then `reads_again` is set, and its events must be passed in again from its beginning. Nothing of it is written
-to disk, because it may have values that must be masked.
+dropped; then `reads_again` is set, and the caller must pass in the transaction's events again from its beginning.
+Nothing of a transaction is written to disk, because it may have values that must be masked.
 
 `WholeLog` reads a log from the server transaction by transaction, and opens the stream again if a transaction is too
 large to be held. It is called by `MySqlLogReader` in the fetcher's thread; `wake_up` by any thread.
@@ -176,8 +177,8 @@ class BinlogTransactionAssembler:
         self._too_large = False
         #: The last file name among the dropped events of a transaction that is too large.
         self._rotation: _Events | None = None
-        #: The number of events emitted of the present transaction; and the number left of a transaction that is read
-        #: again.
+        #: The number of events emitted of the present transaction; and the number of events left of a transaction that
+        #: is read again.
         self._given = self._left = 0
 
     def __repr__(self) -> str:

@@ -1,15 +1,15 @@
 """Rows of XA transactions: decoded at XA PREPARE, and emitted at XA COMMIT.
 
-Called by `BinlogDecoder`. The rows get the position and time of XA COMMIT. They are decoded at XA PREPARE already, so
-that a position has values only in the form of segments (`RowKeeper` applies masks). The server holds the tables'
-metadata locks meanwhile, so the schema at XA COMMIT is the one they were decoded with. A restarted server may lose
-these locks, so a table's schema is compared at XA COMMIT, and a different one is treated like a table map that does not
-match.
+Called by `BinlogDecoder`. The rows get the position and time of XA COMMIT. They are already decoded and masked
+(`RowKeeper`) at XA PREPARE, because a position must not hold values that masks hide. The server holds metadata locks on
+the tables until XA COMMIT, so the schema at XA COMMIT is the schema by which the rows were decoded. A restarted server
+may lose these locks. Therefore a table's schema is compared at XA COMMIT, and a different schema is treated like a
+table map that does not match.
 
 Rows of a table that is parked at XA PREPARE cannot be decoded, and if the table is resnapshotted before XA COMMIT, its
 new snapshot lacks them. They are kept as raw events if these have no masked values; otherwise the table is parked again
-at XA COMMIT. The same applies to a table that was selected only after XA PREPARE, and to the tables of a transaction
-that was prepared before the job began: those that `find_prepared` returns, or all if it does not know.
+at XA COMMIT. A table that was selected only after XA PREPARE is treated in the same way. If a transaction was prepared
+before the job began, the tables that `find_prepared` returns are parked, or all tables if it does not know them.
 """
 
 from __future__ import annotations

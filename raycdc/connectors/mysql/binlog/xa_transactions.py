@@ -101,7 +101,7 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The commit of these events without a preparation: their rows are emitted from here on."""
+    """The commit of a transaction that was not prepared: the rows of its events are emitted from here on."""
 
     events: tuple[bytes, ...]
 

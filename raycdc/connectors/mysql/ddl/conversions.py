@@ -1,4 +1,4 @@
-"""Decides whether a column's values survive a change of its type: always, if nothing is cut, or not at all.
+"""Decides whether a column's values stay unchanged when its type changes: always, only if nothing is cut, or never.
 
 A server that converts a column logs nothing about its values. `keeps_values` is True if every value that was converted
 without an error is unchanged; `may_lose` if a value could have been cut, rounded or replaced by a statement without an

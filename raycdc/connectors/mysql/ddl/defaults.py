@@ -2,8 +2,8 @@
 
 A statement has a default in the user's notation (``'1:2'`` for a TIME, ``'b,a'`` for a SET, an instant in the session's
 time zone). The server stores it in a normal form, and fills rows with that. For each type this module knows the
-spellings whose stored form is the same on every server; any other is *unsure*, and the table must be read again. Called
-by `alter`, `shadows`, `log_server` and `catalogue`.
+spellings whose stored form is the same on every server. The stored form of any other spelling is *unsure*, and the
+table must be read again. Called by `alter`, `shadows`, `log_server` and `catalogue`.
 """
 
 from __future__ import annotations

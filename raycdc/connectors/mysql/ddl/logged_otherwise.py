@@ -1,4 +1,4 @@
-"""Cases in which the log differs from the table's content, so that no target could be kept equal by it.
+"""Cases in which the log differs from the table's content, so that a target that follows the log would differ, too.
 
 | case | content of the log |
 |---|---|

@@ -13,7 +13,7 @@ shadow's schema, and the same rows. Therefore only the schemas of shadows are fo
 | `_orders_old`, `__orders_old` … | the old table, afterwards | pt-online-schema-change |
 
 The names are the tools' own (gh-ost's ``getSafeTableName``; pt-online-schema-change's ``--new-table-name``), shortened
-to 64 characters where they must be. If a replacement has another name, nothing is known about its rows, so it is
+to 64 characters if they are longer. If a replacement has another name, nothing is known about its rows, so it is
 refused. `ShadowTables.state` goes into the checkpoint.
 """
 

@@ -13,9 +13,10 @@ current any more, and an update inserts another row that was never current. Only
 It runs in the log's fetcher thread, before the hand-off: a chunk's SELECT has the same filter, so the hand-off sees the
 same rows in both phases.
 
-`KeptRows` stores the captured rows of prepared XA transactions in positions, without values that must be masked. They
-are made at XA PREPARE, while the schema is in force with which the rows were decoded. Rows are masked like segments. If
-a table's chunk key is masked, its rows are encrypted instead, because the hand-off needs the key at XA COMMIT.
+`KeptRows` stores the captured rows of prepared XA transactions in positions, without values that must be masked. It
+stores the rows at XA PREPARE, while the schema by which the rows were decoded is in force. Rows are masked like
+segments. If a table's chunk key is masked, its rows are encrypted instead, because the hand-off needs the key at XA
+COMMIT.
 
 Schema changes, reasons for parking, and the schemas with which the enumerator begins are redacted here, too: no schema
 has a default of a masked column, and no text has a statement's values. Such defaults are also removed from tables of

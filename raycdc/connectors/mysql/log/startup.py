@@ -1,7 +1,7 @@
 """Finds the start position of a pipeline without state, and the tables as they were there.
 
-Called by `enumerator_dialect` for ``source.startup`` modes other than "now". A start in the past raises two questions,
-both answered by reading the log once from there to its end, without decoding a row:
+Called by `enumerator_dialect` if ``source.startup`` names a position in the past. A start in the past raises two
+questions, both answered by reading the log once from there to its end, without decoding a row:
 
 - *Which transactions are before the position?* MySQL cannot be queried for them; the file's PREVIOUS_GTIDS and the
 events after it show them. Without the exact set a later fail-over, or a check against purged transactions, would be

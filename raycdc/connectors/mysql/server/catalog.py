@@ -28,7 +28,7 @@ SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 #: The kinds of tables with rows of their own, without views and sequences.
 _WITH_ROWS = ("BASE TABLE", "SYSTEM VERSIONED")
 
-#: Allowed clock difference: a replica's log has times of another server, in whole seconds.
+#: The allowed difference of clocks, because the log of a replica has times of a different server, in whole seconds.
 CLOCKS_APART_S = 60.0
 #: The notation of special characters in MariaDB's quoted texts.
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
@@ -123,8 +123,8 @@ def is_in_memory(connection: Connection[Any], table: TableId) -> bool:
 def was_there(connection: Connection[Any], table: TableId, ts_ms: int) -> bool:
     """Return True if a table of that name existed, or may have existed, before `ts_ms`, a time of the log.
 
-    A later change may make it look newer. A table that does not exist now did not exist. A table that this account may
-    not see may have existed.
+    A later change may make a table look newer than it is. A table that does not exist now did not exist. A table that
+    this account may not see may have existed.
     """
     wanted = (
         "SELECT UNIX_TIMESTAMP(CREATE_TIME) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"

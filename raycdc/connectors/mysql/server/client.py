@@ -196,11 +196,11 @@ def current_position(connection: Connection[Any], info: MySqlServerInfo) -> Binl
 def start_position(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
     """Return the end of the log now, for a log reader that starts there, when everything before it is visible.
 
-    A transaction is written to the log before SELECTs see it. A reader that starts between the two would never read it,
-    and a chunk that is opened immediately would not see it either. MariaDB needs no wait, because its chunks wait
-    themselves. MySQL with GTIDs waits for the transactions that were being committed. MySQL without them can only wait
-    for a time: a second, and the semi-synchronous time-out if that is on. (Chunks wait for more: `commits`, or
-    `visible_within`.)
+    A transaction is written to the log before SELECTs see it. A reader that starts between these two moments would
+    never read the transaction, and a chunk that is opened immediately would not see it either. MariaDB needs no wait,
+    because its chunks wait themselves. MySQL with GTIDs waits for the transactions that were being committed. MySQL
+    without them can only wait for a time: a second, and the semi-synchronous time-out if that is on. (Chunks wait for
+    more: `commits`, or `visible_within`.)
     """
     offset = current_position(connection, info)
     if info.is_mariadb:

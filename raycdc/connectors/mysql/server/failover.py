@@ -1,12 +1,11 @@
-"""Continues at another server than the one whose log was read before.
+"""Continues reading at a different server than the one whose log was read before.
 
 Called before a log is assigned to a reader (`enumerator_dialect`) and before a run (`source.preflight`). A file and a
-byte mean nothing on another server, but both servers have the same transactions, by GTID. The other server must have
-executed everything that was read (executed ⊇ ours), and must still have everything that was not (ours ⊇ purged).
-
-Reading continues at the beginning of the other server's log, `by_gtid`. Transactions that were read may be anywhere in
-it, because that server has another commit order; the server skips them. Positions of the two servers are never
-compared: open chunks are read again, and published ones need no position any more.
+byte mean nothing on another server, but both servers have the same transactions, by GTID. The new server must have
+executed everything that was read (executed ⊇ ours), and must still have everything that was not read (ours ⊇ purged).
+Reading continues at the beginning of the new server's log, `by_gtid`. Transactions that were read may be anywhere in
+this log, because the new server has a different commit order. The server skips these transactions. Positions of the two
+servers are never compared: chunks that are open are read again, and published chunks need no position any more.
 
 *Limit:* a log is recognised by its mark (`log_mark`) only at the server that wrote it. If the old server was reset,
 used the same GTIDs again, and only then was replaced by one that has these, only the numbers are compared.
@@ -39,8 +38,9 @@ _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 def resume_position(
     connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset, *, catch_up_s: float = CATCH_UP_S
 ) -> BinlogOffset:
-    """Return where a log read up to `offset` continues at this server: at `offset`, or after the same transactions if
-    it is another server.
+    """Return the position at which reading continues at this server.
+
+    This is `offset` at the server of `offset`, and the position after the same transactions at a different server.
 
     Blocks up to `catch_up_s` for a replica that is behind. Raises `LogLostError` naming the missing transactions.
     """

@@ -1,8 +1,9 @@
 """MariaDB's transactions at a position of its log, queried from the server.
 
-MariaDB has no UUID: the transactions before a position show whether its file and byte still mean the same. The server
-reports these only for a 32-bit position; beyond 4 GiB, where a file ends soon after the huge transaction that made it
-so large, they follow from the transactions after the position.
+MariaDB has no UUID. The transactions before a position therefore show whether its file and byte are still the same
+position. The server reports these transactions only for positions up to 4 GiB (32 bits). For a later position, they are
+derived from the transactions after the position, which are few, because a file ends soon after the huge transaction
+that made it so large.
 """
 
 from __future__ import annotations
@@ -104,10 +105,13 @@ def _transactions_before(connection: Connection[Any], offset: BinlogOffset) -> d
 def _compared_with_what_follows(
     connection: Connection[Any], offset: BinlogOffset, ours: dict[int, tuple[int, int]]
 ) -> tuple[bool, dict[int, tuple[int, int]]]:
-    """Return True if `ours` may be before the position, and the transactions before the end of its file.
+    """Compare `ours` with the transactions in the log after the position.
 
-    A domain that continues after the position must continue after our last transaction. A domain that does not continue
-    must end with it.
+    Returns True if `ours` can be the transactions before the position, and the last transaction of each domain at the
+    end of the position's file.
+
+    If a domain continues after the position, it must continue after our last transaction of the domain. Otherwise our
+    last transaction must be the domain's last one.
     """
     files = [str(row[0]) for row in query(connection, "SHOW BINARY LOGS")]
     following = files[files.index(offset.file) + 1 :]

@@ -1,11 +1,11 @@
 """Finds tables whose rows are missing in a server's log, so that they cannot be followed.
 
-`LOG_GAPS` lists them, from the manuals of both servers; ``raycdc check``, a start and the manual's page use it. A table
-with missing rows is parked at the first of: the probe before its snapshot, the statement that creates it or changes its
-engine, or a start that finds it. A server whose log lacks the rows of all tables is refused.
+`LOG_GAPS` lists the causes, from the manuals of both servers. ``raycdc check``, a start and the manual's page use this
+list. A table with missing rows is parked at the first of: the probe before its snapshot, the statement that creates it
+or changes its engine, or a start that finds it. A server whose log lacks the rows of all tables is refused.
 
-Another case are foreign keys that change rows by cascade, on servers that do not log that. Such a table is parked at
-the first of: the probe before its snapshot, the statement that adds the key, or a start that finds the key
+A further cause are foreign keys that change rows by cascade, on servers that do not log these changes. Such a table is
+parked at the first of: the probe before its snapshot, the statement that adds the key, or a start that finds the key
 (`unfollowable`; the key may have come by a rename, or while the log was not read).
 """
 

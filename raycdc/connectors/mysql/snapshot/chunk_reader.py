@@ -4,10 +4,11 @@ The log reader holds a chunk's events from position O (`opened_at`) on. The SELE
 (`ChunkEnd.high_watermark`) must be after everything it saw; the held events up to H are folded into its rows.
 `ConnectionRateLimiter` slows a chunk reader down, so that a snapshot leaves the source capacity for its own work.
 
-`ChunkEnd.log_end` (D) is the log's end after the SELECT, on every server: with a snapshot that is older than its
-SELECT, H does not show which table the SELECT found under the name (`raycdc.source.snapshot.handoff.hand_off`). MariaDB
-notices a table that was rebuilt meanwhile (error 1412), but neither one that was renamed to the name nor partitions
-that were dropped, exchanged or converted: the rows are those of the new table as of the snapshot.
+`ChunkEnd.log_end` (D) is the log's end after the SELECT, on every server. It is needed because MariaDB's snapshot is
+older than its SELECT, so H does not show which table the SELECT found under the name
+(`raycdc.source.snapshot.handoff.hand_off`). MariaDB reports a table that was rebuilt between the two (error 1412). It
+does not report a table that was renamed to the name, nor partitions that were dropped, exchanged or converted: the
+SELECT then returns the rows of the new table as of the snapshot.
 
 | server | before the SELECT | H: end of the log |
 |---|---|---|
@@ -17,12 +18,13 @@ that were dropped, exchanged or converted: the rows are those of the new table a
 the same |
 | MySQL without GTIDs, otherwise | nothing: the log reader's ring reaches back `visible_within` before O | the same |
 
-With each opening, the log reader reports if it has the ring. If it has none, and sessions are not visible (any more),
-the chunk itself waits for `visible_within`.
+The *ring* is the log reader's buffer of the changes before O. When a chunk is opened, the log reader reports whether it
+has the ring. If it has none, and the account may not see sessions, the chunk itself waits for `visible_within`.
 
-A server writes a transaction to the log before SELECTs see it, so the end of the log read after the SELECT covers all
-it saw; ``gtid_executed`` would not. No statement here takes a lock on rows or tables of a transactional engine. Other
-engines (Aria, MyISAM) have no snapshot and show rows before they log them: `checks` warns about their tables.
+A server writes a transaction to the log before SELECTs see it, so the end of the log, read after the SELECT, is after
+everything that the SELECT saw. ``gtid_executed`` might not be. No statement here takes a lock on rows or tables of a
+transactional engine. Other engines (Aria, MyISAM) have no snapshot and show rows before they log them: `checks` warns
+about their tables.
 """
 
 from __future__ import annotations

@@ -7,18 +7,20 @@ committing. It needs only the privilege PROCESS; without it, a chunk waits for a
 **The argument.** Let everything be in the log at time t that the log reader has passed. Take a transaction T of an
 InnoDB table that is in the log at t and not visible at t.
 
-1. T is in the list of read-write transactions (``information_schema.innodb_trx``) until it is visible: InnoDB takes it
-out of that list and out of the list that read views copy under one mutex. It has modified rows (``trx_rows_modified`` >
-0), and it modifies no more: a transaction is logged as a whole, behind its last change. 2. T's session is inside the
-statement that commits, and stays there until T is visible; only then it turns to another statement or to Sleep, or
-ends. (If T was prepared by XA and left by its session, it belongs to no session; the session that executes XA COMMIT
-has no transaction of its own.) The leader of a group commit does another session's work, but that session waits for it.
+1. T is in the list of read-write transactions (``information_schema.innodb_trx``) until it is visible: under one mutex,
+   InnoDB takes it out of that list, and out of the list that read views copy. T has modified rows
+   (``trx_rows_modified`` > 0), and modifies no more, because a transaction is logged as a whole, after its last change.
+2. T's session is inside the statement that commits, and stays there until T is visible. Only then does the session
+   begin another statement, sleep, or end. If T was prepared by XA and left by its session, T belongs to no session, and
+   the session that executes XA COMMIT has no transaction of its own. The leader of a group commit does another
+   session's work, but that session waits for the leader.
 
-So T is visible as soon as, after t,
+T is therefore visible as soon as, after t,
 
-* its session was seen asleep, gone, or in another statement (`_busy_sessions`; typically after milliseconds), or
-* a list of transactions that was made after t lacks T, or shows it waiting for a row lock, or without modified rows,
-  or with another number of them than an earlier list made after t: then it was not T that was in the log.
+* its session was seen asleep, gone, or in another statement (`_busy_sessions`; typically after milliseconds); or
+* a list of transactions that was made after t lacks T; or
+* such a list shows T waiting for a row lock, without modified rows, or with a different number of modified rows than an
+  earlier list made after t. Then the transaction in the list had not been logged at t.
 
 A session that sleeps inside an open transaction, a report that runs for an hour and an UPDATE of a million rows
 therefore delay no chunk. The server makes lists of transactions at most every 0.1 s, and shares them between all
@@ -26,7 +28,8 @@ queries (MySQL manual, "Persistence and Consistency of InnoDB Transaction and Lo
 if it shows our own transaction with the present query, because it was then made during that query. It names read-write
 transactions before read-only ones like ours, so a list that was cut at its memory limit does not count either.
 
-Nothing here takes a lock; a wait that is not decided before the timeout was at least that long.
+Nothing here takes a lock; if no proof is found before the timeout, the wait has lasted for the timeout, which suffices
+by itself.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ server, and reads it back from there. A ``SHOW STATUS`` of another session in be
 agent's) stores its own position instead: with three such sessions, in one of eighty answers on MariaDB 10.11. An answer
 belongs to some session, perhaps not to ours. Two facts hold for a position of any session:
 
-1. a reported position is visible to every snapshot opened afterwards; // 2. a snapshot shows nothing that the log did
-   not have when it was opened (``SHOW MASTER STATUS`` reads the log itself).
+1. A reported position is visible to every snapshot that is opened afterwards.
+2. A snapshot shows nothing that the log did not have when the snapshot was opened (``SHOW MASTER STATUS`` reads the log
+   itself).
 
 The position is therefore queried before the snapshot is opened, and the end of the log after it. If the two are equal,
 the snapshot is at exactly that position.

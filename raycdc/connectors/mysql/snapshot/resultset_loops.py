@@ -1,9 +1,9 @@
-"""Decodes result sets of the binary protocol, compiled: packets to rows in a column arena.
+"""Compiled loops that decode result sets of the binary protocol into Arrow column buffers (the arena).
 
-`resultset` receives bytes and calls these; nothing here allocates or holds the GIL. A row is ``00, NULL bitmap,
-values`` (MySQL internals manual, "Binary Protocol Resultset Row"); the form of a value depends on the column's wire
-type, which `resultset.plan_columns` combined with the arena's column into a line of the plan. A walk finds the values
-of a block of rows, and `values.block_loops` writes them.
+`resultset` receives the packets and calls these loops, which neither allocate memory nor hold the GIL. A row is
+``00, NULL bitmap, values`` (MySQL internals manual, "Binary Protocol Resultset Row"); the form of a value depends on
+the column's wire type, which `resultset.plan_columns` combined with the arena's column into a line of the plan. A walk
+finds the values of a block of rows, and `values.block_loops` writes them.
 """
 
 from __future__ import annotations

@@ -222,9 +222,10 @@ def uncapturable(table: MySqlTable, capture: Capture) -> str:
 def changed_meaning(before: MySqlTable, after: MySqlTable, capture: Capture) -> str | None:
     """Return a column of the filter that compares in another way in `after`; None if all compare as in `before`.
 
-    The filter must fit both tables. The row before an update, and rows that were left out, would be judged by the new
-    comparison. Proven to compare alike are values that keep their kind of comparison, character set and collation; but
-    not floats of another type, because the same literal is another number there.
+    The filter must fit both tables. If a column compares in a new way, the filter would judge the row before an update,
+    and rows that were left out before, by the new comparison. Values compare alike if they keep their kind of
+    comparison, character set and collation. Floats of a different type do not, because the same literal is then a
+    different number.
     """
     if capture.filter is None:
         return None

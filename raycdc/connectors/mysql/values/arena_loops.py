@@ -1,7 +1,7 @@
 """Compiled helpers of all loops over values: numbers of both byte orders, decimals, room in a text column.
 
-The layout that loops write into is described in `columns.ArenaView`. None of these allocates. Inputs are trusted to lie
-inside their buffers: bounds are the business of the walks (`binlog.walk_loops`, `resultset_walk_loops`).
+The layout that loops write into is described in `columns.ArenaView`. No function here allocates memory or checks
+bounds. Callers have checked that values lie inside their buffers (`binlog.walk_loops`, `snapshot.resultset_loops`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Writes a block of rows, whose values a walk has found, into the arena, column by column, compiled.
+"""Compiled loops that write a block of rows into Arrow column buffers (the arena), one column after the other.
 
-Shared by log (`binlog.row_loops`) and result sets (`snapshot.resultset_loops`), so that equal values give equal bytes.
-Each column's loop knows its type and nothing else, which is what makes it fast. A line of the plan says how to write
-one column of the table.
+A caller first walks over the block's bytes and notes where each value begins and how long it is. The loops here then
+write the values. The log (`binlog.row_loops`) and result sets (`snapshot.resultset_loops`) share these loops, so that
+equal values give equal bytes. Each loop handles one column of one type, so it does not test the type of each value. The
+*plan* is an array with one line per column of the table, which says how to write the column.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def write_block(data: Any, at: Any, size: Any, count: Any, first: Any, plan: Any
     """
     losses = arena.losses[0]
     valid, has_null, counters = arena.valid, arena.has_null, arena.counters
-    # If a column fails without naming its row, the number must still be that of an existing row.
+    # A column may fail without naming its row. The row number must be valid in that case, too.
     counters[FAILED_ROW] = 0
     for column in range(len(plan)):
         source, wire = plan[column, P_SOURCE], plan[column, P_WIRE]

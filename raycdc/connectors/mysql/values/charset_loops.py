@@ -1,9 +1,9 @@
-"""Converts one column of text from any of the server's character sets to UTF-8 in its arena, compiled.
+"""Compiled loops that convert a column of text from any of the server's character sets to UTF-8.
 
-`family` is the way in which bytes form characters, `table` the start of the set's code points in `points` (from
-`charsets.code_points`); entries below 0 are no characters. A code that has the form of a character, but is none,
-becomes one U+FFFD, like one question mark on the server: its second byte is no separate character, even if it looks
-like one. Any other byte that is no character becomes U+FFFD by itself.
+`family` is the way in which bytes form characters. `table` is the index in `points` at which the set's code points
+begin (`charsets.code_points`); entries below 0 are no characters. A code that has the form of a character, but is none,
+becomes one U+FFFD, as the server makes one question mark of it. The second byte of such a code never counts as a
+separate character. Any other byte that is no character becomes U+FFFD by itself.
 
 Forms of the sets: MySQL manual, "Supported Character Sets and Collations".
 """

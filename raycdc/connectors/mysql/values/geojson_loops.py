@@ -1,4 +1,4 @@
-"""Converts a geometry as the server stores it (SRID, then WKB) to GeoJSON text as MySQL prints it, compiled.
+"""Compiled loops that convert a geometry as the server stores it (SRID, then WKB) to GeoJSON as MySQL prints it.
 
 WKB: OGC 06-103r4, "Well-known Binary Representation for Geometry"; text: RFC 7946, with the spaces and numbers of
 MySQL's ``ST_AsGeoJSON``. Coordinates are kept in their stored order, longitude first. All reads are checked against the

@@ -1,7 +1,7 @@
-"""Converts MySQL's binary JSON to the text that the server prints, compiled.
+"""Compiled loops that convert MySQL's binary JSON to the text that the server prints.
 
-Called for each JSON value of a row event. Iterative, with an explicit stack, because the server allows 100 levels.
-All offsets are checked against the value's end, so damaged values give `JSON_CORRUPT`.
+`json_text` is called for each JSON value of a row event. It has an explicit stack instead of recursion, because the
+server allows 100 levels. All offsets are checked against the value's end, so damaged values give `JSON_CORRUPT`.
 
 Format: MySQL source, sql-common/json_binary.h ("This file specifies the interface for serializing JSON values").
 Text: sql-common/json_dom.cc, ``wrapper_to_string``: ``", "`` and ``": "`` between elements, temporal values with six
@@ -202,7 +202,7 @@ def _inline(kind: Any, wide: Any) -> Any:
     return wide == 4 and (kind == _INT32 or kind == _UINT32)
 
 
-# long: one loop over the open containers; a helper would need the whole state as arguments
+# long: it is one loop over the open containers, and a helper function would need the whole state as arguments
 @helper
 def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack: Any, point_zero: Any) -> Any:
     """Write the JSON value in ``data[at:end]`` as text into ``out[to:limit]``.

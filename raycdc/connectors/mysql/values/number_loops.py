@@ -1,7 +1,8 @@
-"""Writes one column of numbers from log or result set into its arena, compiled.
+"""Compiled loops that write one column of numbers, from the log or a result set, into its Arrow buffer (in the arena).
 
-A walk has found each value of a block of rows: ``at[i]`` is its first byte, below 0 for NULL (already marked). Row
-``i`` of the block is row ``first + i`` of the arena. NULL is written as 0, so that equal batches have equal bytes.
+The caller has found each value of a block of rows: ``at[i]`` is the index of its first byte, or below 0 for NULL, which
+the caller has already marked. Row ``i`` of the block is row ``first + i`` of the arena. NULL is written as 0, so that
+equal batches have equal bytes.
 
 Packed DECIMALs (``decimal2bin`` of strings/decimal.c) are converted to int64, to 128 bits or to text. Nine digits take
 four bytes, most significant first; the remaining digits at either end take fewer. The first bit is inverted, so that

@@ -1,4 +1,4 @@
-"""Writes one column of bytes, labels, JSON or other text from log or result set into its arena, compiled.
+"""Compiled loops that write one column of text or bytes, from the log or a result set, into its buffer in the arena.
 
 ``at``, ``size`` and ``first`` are as in `number_loops`; NULL is an empty text. Each function checks the room that it
 may need before it writes. A column that returns `COLUMN_FULL` is written again from the block's first row.

@@ -1,4 +1,4 @@
-"""Writes one column of dates and times from log or result set into its arena, compiled.
+"""Compiled loops that write one column of dates and times, from the log or a result set, into its buffer in the arena.
 
 ``at`` and ``first`` are as in `number_loops`. A zero, partial or impossible date (``0000-00-00``, ``2024-00-10``,
 ``2024-02-31``) is not in any calendar: by the column's policy it becomes null and is counted in `losses`, or the batch

@@ -116,7 +116,7 @@ class BinlogCursor:
             self._boundary_file = self.file
 
     def forget_transaction(self) -> None:
-        """Forget the open transaction: the server died while it wrote it, and has rolled it back.
+        """Forget the open transaction, because the server died while it wrote the transaction, and has rolled it back.
 
         Raises `CorruptLogError` if rows of it were emitted.
         """

@@ -23,8 +23,8 @@ from functools import total_ordering
 from raycdc.core.typed_codec import LEFT_OUT, JsonObject
 from raycdc.state.opaque import Position
 
-#: The largest event in a mark, because it is sent again at each start for a comparison. After a larger event, the mark
-#: has only the file's beginning.
+#: A mark names no event larger than this, because the server sends the event again at each start, for a comparison.
+#: After a larger event, the mark has only the file's beginning.
 EVENT_BYTES_MAX = 1 << 20
 
 
@@ -56,7 +56,7 @@ class LogMark(JsonObject):
 
 
 class Marks:
-    """The mark for each position during reading.
+    """The marks of positions while the log is read.
 
     `start` is the (file, byte) where reading begins, and `mark` its known mark.
     """

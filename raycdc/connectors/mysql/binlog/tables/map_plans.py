@@ -4,23 +4,23 @@
 name is read, so that their maps cannot end a run. `SchemaMismatchReports` reports tables whose rows are not in the log,
 or do not match their schema.
 
-`contradiction` compares a table map with the schema that we know, to detect a misread or missed schema change. It is
-called once for each new map, after `plan` has found that its bytes can be decoded, because a decoded value may still
-differ from the server's in its text, label or key. The content of a map depends on the server: nullability is always
-present, signs and character sets with ``binlog_row_metadata = MINIMAL`` of MySQL and MariaDB, names, labels and the
-primary key with ``FULL``.
+`contradiction` compares a table map with the schema that we know, to detect a schema change that was misread or missed.
+It is called once for each new map, after `plan` has found that the rows' bytes can be decoded. A decoded value may
+still differ from the server's value in its text, its label or its role as a key. The content of a map depends on the
+server: nullability is always present, signs and character sets with ``binlog_row_metadata = MINIMAL`` of MySQL and
+MariaDB, names, labels and the primary key with ``FULL``.
 
 | part of a map | compared |
 |---|---|
 | number of columns, types, lengths, digits, signs, names | by `plan.wire_plan` |
-| NULL allowed in all columns | not: most servers write that if the statement had the table in an outer join |
-| NULL allowed, character sets, labels, kinds of geometries, primary key | here |
-| visibility of columns | not: rows and our SELECTs have invisible columns, too |
-| default values, collations of one set | not: they are missing, or have no effect on values |
+| NULL allowed in all columns | no: most servers write this if the statement had the table in an outer join |
+| NULL allowed, character sets, labels, kinds of geometries, primary key | by `contradiction` |
+| visibility of columns | no: rows and our SELECTs have invisible columns, too |
+| default values, collations of one set | no: they are missing, or have no effect on values |
 
-`MapSchemas` finds the schema of the rows after a TABLE_MAP: the followed one, a given one, or one inferred from the
-map. `TableMapRegistry` has the table maps seen so far in arrays that the compiled pass searches, by table id and by
-content.
+`MapSchemas` finds the schema of the rows after a TABLE_MAP: the schema of the followed table, a given schema, or a
+schema inferred from the map. `TableMapRegistry` has the table maps seen so far in arrays that the compiled pass
+searches, by table id and by content.
 """
 
 from __future__ import annotations

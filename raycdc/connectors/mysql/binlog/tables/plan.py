@@ -6,11 +6,12 @@ does not fit the table's schema: types, lengths, signs and names are compared as
 A map may have columns that the table does not have:
 
 * MySQL includes the hidden columns of functional indexes, after the columns that existed when the index was created,
-and leaves them out of the rows. They are recognised by their names, which the log has only with full metadata. Without
-names, columns at the map's end are taken for them; this is safe because the loop refuses an event whose rows have such
-a column. * MariaDB adds a hash at the map's end for each unique key that it cannot index directly (over TEXT or BLOB,
-USING HASH, or too long), and the rows have its eight bytes. Without names, at most as many columns are accepted as the
-table has unique keys.
+  and leaves them out of the rows. They are recognised by their names, which the log has only with full metadata.
+  Without names, columns at the map's end are taken for hidden columns. This is safe, because the loop refuses an event
+  whose rows have such a column.
+* MariaDB adds a hash at the map's end for each unique key that it cannot index directly (over TEXT or BLOB, USING HASH,
+  or too long), and the rows have its eight bytes. Without names, at most as many such columns are accepted as the table
+  has unique keys.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class WirePlan(NamedTuple):
     """The arrays of the loops: per column of the map (`steps`, `json`, `optional`, `targets`) and of the table
     (`plan`).
 
-    A step is the bytes of a value, or minus the bytes of its length. `targets` is the table's column or -1.
+    A step is the number of bytes of a value; if negative, it is the number of bytes of the length before the value.
+    `targets` has the table's column, or -1.
     """
 
     steps: npt.NDArray[np.int64]

@@ -190,8 +190,8 @@ def rows_damage(
 ) -> RowsDamagedError:
     """Return the error for a loop's return code: one of `CONCERNS_ONE_TABLE`, or damage of the log.
 
-    `proven` says that a checksum has shown the event to be the server's. If rows do not fit, this is then no damage,
-    but our schema of that table is wrong.
+    If `proven`, a checksum has shown that the event is as the server wrote it. Rows that do not fit are then no damage:
+    our schema of the table is wrong.
     """
     event = int(cursor[rows.C_FAILED])
     table = table_map.decoding.table

@@ -1,4 +1,4 @@
-"""Copies events into a buffer, with compressed events replaced by their content, compiled.
+"""Compiled loops that copy events into a buffer, with compressed events replaced by their content.
 
 Called by `expand`. Events in the copy have no checksum: events inside a compressed event never had one.
 """

@@ -1,8 +1,8 @@
 """The request for a log from a position on, and the server's errors.
 
 Files may be larger than the 32 bits of the dump command's position (one huge transaction is enough). MySQL with GTIDs
-has another command with a 64-bit position. Everywhere else the file is sent from its beginning, and `FileBeginning`
-drops the events before the position: that reads 4 GiB and more once at each start in such a file.
+has another command with a 64-bit position. All other servers send the file from its beginning, and `FileBeginning`
+drops the events before the position. Each start in such a file therefore reads 4 GiB or more that are not needed.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ raised (by `connection.connect`, and again by `LogDump`), so that the server wai
 packets' headers (`packet_loops`), so that events are contiguous; `take` returns the complete ones. One thread.
 
 `TornFiles` handles files that end in the middle of an event, because the server died while it wrote it. MariaDB leaves
-such a file unchanged, and refuses to send it to its end; MySQL cuts it when it starts. Replicas also have only the
-following files of the log.
+such a file unchanged, and refuses to send it to its end; MySQL cuts it when it starts. `TornFiles` continues with the
+next file of the log. A replica of the server receives only the files after the torn one, too.
 """
 
 from __future__ import annotations
@@ -124,12 +124,11 @@ class TornFiles:
         self._torn: TornLogError | None = None
 
     def leave(self, torn: TornLogError, position: BinlogOffset) -> tuple[Connection[Any], BinlogOffset]:
-        """Return a new connection, and where a dump over it continues.
+        """Return a new connection, and the position at which a dump over it begins.
 
-        The next file, or this one's beginning up to `position`.
-
-        If nothing of the file was received, its beginning is read first, because a position inside an event causes the
-        same error. Raises `torn` if there is no next file.
+        The dump begins with the next file. If nothing of the torn file was received yet, the dump begins with the torn
+        file, which is read up to `position`, because a position inside an event causes the same error. Raises `torn` if
+        there is no next file.
         """
         if self._connect_again is None or (not self._is_positioned and torn.file != position.file):
             raise torn

@@ -1,14 +1,15 @@
 """The captured tables with the schemas by which the log is decoded, and further facts from the log.
 
 `DroppedTables` are captured tables that were dropped, and may be created again. Their targets are emptied and keep
-their columns. A new table with the same columns and key continues in that target from the log; a different one is
-resnapshotted (`raycdc.source.tables.parking`), which gives targets its columns. A table whose predecessor was dropped
-during its snapshot is also resnapshotted, because its chunks may still be requested. `all` goes into the checkpoint.
+their columns. If a table with the same columns and key is created under the name, its rows in the log continue in the
+same target. If its columns or key differ, the table is resnapshotted (`raycdc.source.tables.parking`), which gives
+targets its columns. The new table is also resnapshotted if the old one was dropped during its snapshot, because chunks
+of the old snapshot may still be requested. `all` goes into the checkpoint.
 
-Tables in memory are emptied when the server starts, which it logs when it first opens them (MySQL manual, "Replication
-and MEMORY Tables"). Newer servers write a TRUNCATE TABLE, older ones a statement that deletes all rows, in a separate
-transaction; for a table in memory, this statement is treated as a TRUNCATE. A session that logs statements may have
-written it, too, with the same effect.
+A restart of the server empties its tables in memory. The server logs this when it first opens such a table (MySQL
+manual, "Replication and MEMORY Tables"). Newer servers write a TRUNCATE TABLE. Older servers write a statement that
+deletes all rows, in a separate transaction; for a table in memory, this statement is treated as a TRUNCATE. A session
+that logs statements may have written the same statement, which has the same effect.
 
 `note_made` handles statements that create parked tables. These tables were never followed, and the log has all of their
 rows. They are new to the state (`raycdc.source.selection`), and are probed like all tables to be resnapshotted. Cases
@@ -23,9 +24,9 @@ Their names come from CREATE SEQUENCE in the log; otherwise the server is querie
 forgotten when a statement changes it.
 
 `SnapshotChunkKeys` are the chunk keys of tables in their snapshot, which no statement may change, because chunks are
-ranges of them. The log's fetcher thread checks them. The reader's thread knows when a snapshot is over, and reports
-that by counting the finished snapshots of each table. The counts go on when the log is opened again. If a snapshot ends
-during the check, the table counts as still in it, and is resnapshotted unnecessarily.
+ranges of them. The log's fetcher thread checks statements against these keys. The reader's thread knows when a snapshot
+is over, and counts the finished snapshots of each table; the counts go on when the log is opened again. If a snapshot
+ends during the check of a statement, the table is resnapshotted without need.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """The server of the log: how it reads statements, and the queries about them that it can answer.
 
 `ServerResolver` gets a table's schema from the server after a statement that does not contain it, or that we do not
-understand. The server only knows the table's *present* schema. That is the schema after the statement if no other one
-has changed the table since, which the log proves: under a metadata lock on the table (as any SELECT has), which blocks
-such statements, the schema and the end of the log are read; then the log from the statement to there is searched.
-Called by `DdlHistory` in the log reader's thread, whose connection waits meanwhile, so the search is limited.
+understand. The server only knows the table's *present* schema. That is the schema right after the statement if no later
+statement has changed the table. The log proves this: the resolver takes a metadata lock on the table, as any SELECT
+does, which blocks such statements. Under the lock it reads the schema and the end of the log. Then it searches the log
+from the statement to this end.
+
+`DdlHistory` calls the resolver in the log reader's thread. The log's connection waits meanwhile, so the search is
+limited.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Splits a MySQL statement into words, names, literals and symbols: the lexer of the DDL parser.
 
-Written by hand because three things decide whether a table is understood: version comments (``/*!50100 … */`` and
-MariaDB's ``/*M! … */``) are part of the statement (the server blanks those it did not execute before it logs one),
-``"…"`` is a name under ANSI_QUOTES and a string otherwise, and names may hold anything between backticks.
-Reference: MySQL manual, chapter "Language Structure".
+It is written by hand because general lexers get three things wrong. Version comments (``/*!50100 … */`` and MariaDB's
+``/*M! … */``) are part of the statement; the server blanks those that it did not execute before it logs the statement.
+``"…"`` is a name under ANSI_QUOTES and a string otherwise. Names may have any characters between backticks. Reference:
+MySQL manual, chapter "Language Structure".
 
 `shown` and the functions after it handle statements as text: they print them for users, and search them for names if
 they cannot be parsed.

@@ -172,7 +172,7 @@ TABLE_RULES: tuple[Rule[TablePart, HistoryFacts, MySqlTable], ...] = (
     is_like_a_temporary_table,
     # Asked before the rules that need a followed table, or would treat this one as new.
     is_not_captured,
-    # Asked before `changes_the_table`, which needs the dropped table; the rule in between concerns created ones.
+    # Asked before `changes_the_table`, which needs the dropped table; the rule in between concerns created tables only.
     drops_what_nobody_followed,
     # Asked before `changes_the_table`, which follows a new table from here on without its earlier rows.
     may_have_been_there,

@@ -202,11 +202,11 @@ def best_key(
 ) -> ChunkKey | None:
     """Return the chunk key's columns, or None for one chunk. Columns that the user `named` take precedence.
 
-    See `chunk_key` for its errors. By default the key is the first column of the primary key, if an index has it
-    completely. But one value of it may have more rows than a chunk should (tenants, shards, types). If it has on
-    average, another column of the primary key is used, with which an index begins. If there is none, or the numbers of
-    rows per value differ much, as many of the first columns are used together as needed for few rows per value (if
-    `several` is allowed).
+    See `chunk_key` for its errors. By default the key is the first column of the primary key, if an index has the
+    complete column. But one value of this column may have more rows than a chunk should have (tenants, shards, types).
+    If this is so on average, the key is a different column of the primary key with which an index begins. If there is
+    no such column, or some values may have many more rows than others, the key consists of as many first columns as are
+    needed for few rows per value (if `several` is allowed).
     """
     first = chunk_key(table, named)
     alone = None if first is None else first.name

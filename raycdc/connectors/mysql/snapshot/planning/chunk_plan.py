@@ -100,11 +100,12 @@ def _key_to_json(key: KeyColumns | None) -> ChunkKey | None:
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlan(JsonObject):
-    """The `queue` holds chunks that were cut and not returned yet; `planned` were returned.
+    """The state of the planning of one table.
 
-    Of the inside, [`next`, `last`) is not cut yet, into chunks of about `rows` rows. `step` is the length of a chunk in
-    keys, and `factor` the number of estimated rows per real row (0: unknown). `estimate` is the expected number of
-    chunks.
+    The `queue` holds chunks that were cut and not returned yet; `planned` is the number of returned chunks. The part
+    [`next`, `last`) of the inside is not cut yet; its chunks will have about `rows` rows. `step` is the length of a
+    chunk in keys, and `factor` the number of estimated rows per real row (0: unknown). `estimate` is the expected
+    number of chunks.
     """
 
     key: KeyColumns | None = field(metadata=stored(write=_key_to_json, read=lambda _: None))

@@ -4,15 +4,20 @@
 (`chunk_plan`).
 
 Chunks are half-open ranges of a key: of one column, or of the first columns of the primary key, compared one after the
-other (`chunk_keys`). Their bounds may name fewer columns than the key has. The first chunks are that of NULL (if there
-can be one) and the two outer ranges below the smallest and from the largest key: rows inserted outside later belong to
-them, so every other chunk is bounded on both sides. Then the inside is cut, by one of the strategies:
+other (`chunk_keys`). Their bounds may name fewer columns than the key has.
 
-* ``even``: arithmetic steps over an integer key; no query per chunk, but sparse or skewed keys make uneven chunks. *
-``uneven``: the server walks its index to find the end of each chunk of `chunk_rows` rows: exact sizes, but the whole
-index is read once, chunk by chunk. // * ``sampled``: the optimizer's estimates find it ; some probes per chunk, however
-large the table. * ``auto``: one chunk for a small table, ``even`` for a dense integer primary key, ``sampled`` for a
-large table, else ``uneven``.
+The first chunks are the chunk of NULL, if there can be one, and the two outer ranges: below the smallest key, and from
+the largest key on. Rows that are inserted outside of the present keys later belong to the outer ranges, so every other
+chunk is bounded on both sides. Then the *inside*, between the outer ranges, is cut by one of the strategies:
+
+* ``even``: arithmetic steps over an integer key. This costs no query per chunk, but if keys are sparse or skewed,
+  chunks have different sizes.
+* ``uneven``: the server walks its index to find the end of each chunk of `chunk_rows` rows. The sizes are exact, but
+  the whole index is read once, chunk by chunk.
+* ``sampled``: the optimizer's estimates give the end of each chunk. This costs some queries per chunk, however large
+  the table is.
+* ``auto``: one chunk for a small table, ``even`` for a dense integer primary key, ``sampled`` for a large table, and
+  ``uneven`` for all other tables.
 
 An index must begin with the key, or every chunk would scan the table. Only the server compares and orders bounds.
 Planning twice from the same state may give other bounds (the table changed); chunks are final once they are in the
@@ -126,8 +131,8 @@ def next_bound(
 ) -> tuple[Bound, int] | None:
     """Return a bound with about `wanted` (estimated) rows from `lower` to it, and the step taken.
 
-    With a key of several columns, the first column that has such a bound is used: after one value of it, or, if that
-    value has too many rows, among them. None if the index must be walked.
+    With a key of several columns, the bound is a value of the first column, if chunks can end there. If one value of
+    the first column has too many rows, the bound also has a value of the next column. None if the index must be walked.
     """
     if not isinstance(lower, tuple):
         assert not isinstance(last, tuple)

@@ -137,8 +137,7 @@ def _missing(config: KafkaSourceConfig, name: str) -> CheckResult:
 
 
 def keyless_rows(config: KafkaSourceConfig, topic: str) -> str:
-    """Return why the format cannot read tombstones of a topic, as a finding about a compacted topic; empty if it can.
-    """
+    """Return why the format cannot read tombstones, as a finding about a compacted topic; empty if it can."""
     opened = open_format(config.format)
     if not isinstance(opened, JsonDialect) or not opened.spec.whole_row:
         return ""

@@ -40,7 +40,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class GeneratedChanges:
-    """The log of one table as arrays: of each row its kind, its key, its version, and its transaction."""
+    """The log of one table as arrays: the kind, the key, the version and the transaction of each row."""
 
     kinds: npt.NDArray[np.int8]
     keys: Numbers

@@ -66,7 +66,7 @@ class PartitionState:
 
     @classmethod
     def of(cls, state: SealedSplit) -> Self:
-        """Return the inverse of `sealed`. Raises as `from_json`."""
+        """Return the inverse of `sealed`. Raises `StateError` like `from_json`."""
         return cls.from_json(state.to_json())
 
     def sealed(self) -> SealedSplit:

@@ -98,8 +98,8 @@ class ChangeRows:
         self._document_reads = document_reads
         self._large = large
         self._needs_before_images = needs_before_images
-        #: Collections of an unfinished transaction: those that appeared in it, and those that cannot be followed, with
-        #: the reason.
+        #: The collections that appeared in an unfinished transaction, and the collections that cannot be followed
+        #: because of it, with the reason.
         self._new: dict[TableId, None] = {}
         self._unfit: dict[TableId, str] = {}
 
@@ -173,7 +173,10 @@ def _lacks_images(events: Ints) -> bool:
 
 
 def _ranks(times: Ints, first: int) -> Ints:
-    """Return the number of each event among those of its cluster time. The first time's numbers begin at `first`."""
+    """Return the number of each event among the events of its cluster time.
+
+    The numbers of the first cluster time begin at `first`.
+    """
     if not len(times):
         return np.zeros(0, np.int64)
     begins = np.searchsorted(times, times)

@@ -55,7 +55,7 @@ class SchemaMode(StrEnum):
 
 
 class Changelog(StrEnum):
-    """The rows of an update: the new row, or also the previous one."""
+    """The rows of an update: only the new row, or the previous row and the new row."""
 
     UPSERT = "upsert"
     FULL = "full"

@@ -82,8 +82,8 @@ class MySqlEnumeratorDialect:
     def start_point(self) -> StartPoint:
         """Return a position of the log, and the tables at this position.
 
-        Schemas and names are read before and after the position: equal ones prove that they hold there. The driver's
-        preflight has checked the privileges on log and tables, so they are not checked again.
+        Schemas and names are read before and after the position. If they are equal, they are valid at the position. The
+        driver's preflight has checked the privileges on log and tables, so they are not checked again.
         """
         with closing(self._connections.connect()) as connection:
             info = probe(connection)

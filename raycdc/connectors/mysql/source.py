@@ -73,7 +73,7 @@ _LATER = "Tables that match it and are created while the pipeline runs are follo
 
 
 def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFindings:
-    """Return all findings, and the captured tables; `known` are those that the state has had.
+    """Return all findings, and the captured tables; `known` are the tables that the state has had.
 
     Raises `SourceError` when the server cannot be queried at all.
     """

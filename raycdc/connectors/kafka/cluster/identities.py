@@ -27,7 +27,7 @@ Answers = Mapping[str, str | None]
 
 
 class Questions(Protocol):
-    """The queries for the topics' ids; neither method blocks."""
+    """The queries for the topics' ids. The methods do not block."""
 
     def ask(self, topics: Collection[str]) -> None: ...
 

@@ -276,7 +276,7 @@ class KafkaEnumerator:
         """Do nothing: there are no bounded splits, and the end of a partition is in its state."""
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
-        """Take back partitions of a lost reader, or released ones, in the state last sealed."""
+        """Take back partitions that a reader released, or a lost reader had, in the state last sealed."""
         dropped = subtask_id not in self._context.registered_readers()
         if dropped and self._alignment is not None:
             self._alignment.forget(subtask_id)
@@ -358,9 +358,8 @@ class KafkaEnumerator:
     # -- figures
 
     def statistics(self) -> EnumeratorStatistics:
-        """Return the figures of the enumerator; its problems are those that did not end the run.
-
-        They are a failed discovery, keys that are not compared, and replaced positions.
+        """Return the figures of the enumerator; its problems are events that did not end the run: a failed discovery,
+        keys that are not compared, and replaced positions.
         """
         unreachable = {"discovery": "the cluster was unavailable at the last discovery"} if self._is_unreachable else {}
         unchecked = {f"keys of {table}": "too many to check all of them in two partitions" for table in self._keys.full}
@@ -381,7 +380,7 @@ def _tables(
 
 
 def _keys_may_meet(config: KafkaSourceConfig, *, several: bool, bounded: bool) -> bool:
-    """Return True if a key may come from two unordered partitions, present ones or later ones."""
+    """Return True if changes of a key may come from two partitions, now or later, so that they have no order."""
     if config.same_key != "fail" or config.order_by is not None:
         return False
     return several or (config.discovery_interval is not None and not bounded)

@@ -240,7 +240,7 @@ class KafkaRecordEmitter:
         shown = with_redacted_defaults(
             table, masking.without_unfit(table, conformed), schema, masking, known=known, without=without
         )
-        # The rows are passed without the key, and so in one hash partition, because readers would divide them
+        # No key is passed, so that all rows are in one hash partition. Different readers would divide rows by key
         # differently.
         output.collect(table, fingerprint=fingerprint, batch=shown, split_id=split_id)
         self.reports.rows(table, split_id)

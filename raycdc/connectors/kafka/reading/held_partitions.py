@@ -73,7 +73,7 @@ class ActivePartition:
 
     @property
     def pending(self) -> int | None:
-        """Return the number of offsets still to be read, those of markers included; None if it is unknown."""
+        """Return the number of offsets still to be read, including offsets of markers; None if it is unknown."""
         if self.log_end is None:
             return None
         last = self.log_end if self.end is None else min(self.log_end, self.end)

@@ -1,8 +1,8 @@
 """Reads all partitions of one reader through one consumer, in the fetcher's thread (FLIP-27's multiplexed model).
 
 Partitions are added, removed, paused and resumed between two fetches. The consumer joins no group: it is given
-partitions and offsets, and commits nothing. A waiting partition is paused in the consumer, which keeps the pause while
-others are assigned; a finished one is removed.
+partitions and offsets, and commits nothing. A waiting partition is paused in the consumer, and stays paused while other
+partitions are assigned. A finished partition is removed.
 """
 
 from __future__ import annotations

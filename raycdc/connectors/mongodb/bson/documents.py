@@ -1,6 +1,6 @@
 """Documents in the driver's form: the common type of answers and requests.
 
-`Document` is used only at calls of the driver; all other code has more specific types. In all forms, dates are numbers,
+`Document` is used only where the driver is called; all other code has more specific types. Dates are always numbers,
 because Python's dates cannot hold every date of BSON.
 """
 

@@ -61,8 +61,8 @@ class FieldArrays(NamedTuple):
     `code_loops`.
 
     A value that a column cannot hold goes to the column ``others[c]`` of JSON (-1: there is none). `met` has the names
-    and types of elements that went to the rest (-1: free; no entries: not wanted), and `fresh` has the ranges of those
-    added since the last call.
+    and types of elements that went to the rest (-1: free; no entries: not wanted), and `fresh` has the ranges of the
+    elements that were added since the last call.
     """
 
     names: npt.NDArray[np.uint8]

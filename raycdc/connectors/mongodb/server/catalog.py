@@ -109,8 +109,8 @@ class Size:
 def discover(client: Client, selector: TableSelector, *, complete: bool = True) -> dict[TableId, str]:
     """Return the captured collections, with their UUIDs in hexadecimal.
 
-    Raises `SourceError` for a named one that is missing, if they must be `complete`. Views, time series and the
-    server's own collections are left out.
+    If the result must be `complete`, raises `SourceError` for a named collection that is missing. Views, time series
+    and the server's own collections are left out.
     """
     every = listed(client, selector)
     there = {t: entry.uuid for t, entry in every.items() if entry.kind == COLLECTION and selector.matches(t)}

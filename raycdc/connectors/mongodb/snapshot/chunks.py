@@ -2,9 +2,9 @@
 
 | strategy | bounds | falls back when |
 |---|---|---|
-| sharded | those of the cluster's chunks | the shard key is hashed, or may change and is not configured (see below); \
+| sharded | bounds of the cluster's chunks | the shard key is hashed, or may change and is not configured (see below); \
 ``config.chunks`` is not readable |
-| splitVector | the server's, from its index | behind a ``mongos``, no privilege, or the server lacks the command |
+| splitVector | bounds from the server's index | behind a ``mongos``, no privilege, or the server lacks the command |
 | sample | quantiles of sampled keys | the collection counts no documents |
 | single | none: one chunk; always so for a collection with a collation | |
 

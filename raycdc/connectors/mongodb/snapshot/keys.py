@@ -197,7 +197,7 @@ class StreamKeyOrder:
 
 
 def _whole_cuts(bounds: Sequence[SortKey]) -> np.ndarray | None:
-    """Return the bounds as whole numbers, or None if one of them is none."""
+    """Return the bounds as whole numbers, or None if a bound is not a whole number."""
     values = [bound[2] for bound in bounds if bound[:2] == (3, 1) and isinstance(bound[2], int)]
     return np.array(values, np.int64) if len(values) == len(bounds) else None
 

@@ -5,7 +5,7 @@ Such a change is not passed on. It is *absent* until one of these events of the 
 
 | event | the change is |
 |---|---|
-| a deletion of the key, or a later event with the document | settled: that is the row |
+| a deletion of the key, or a later event with the document | settled: this later event gives the row |
 | the end, or a resnapshot, of the collection | settled |
 | the cluster time of the read, without any of these | read again, by its key alone |
 

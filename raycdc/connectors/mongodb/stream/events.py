@@ -12,7 +12,7 @@ Metadata columns have the collection and the times of a row's change:
 | op_time | TIMESTAMP(3): the wall time, or else the seconds of the cluster time | NULL |
 | cluster_time | BIGINT: its seconds × 2³², and its increment | NULL |
 | wall_time | TIMESTAMP(3); NULL if the server does not report it (before 6.0) | NULL |
-| txn_number | BIGINT: that of the transaction in its session; NULL outside of one | NULL |
+| txn_number | BIGINT: the number of the transaction in its session; NULL outside of a transaction | NULL |
 
 The row before a change has the values of that change.
 
@@ -27,7 +27,7 @@ time come:
 | a token of a later time after the answer | always |
 | an answer without events | with a replica set, whose log has a transaction as a whole; never with a ``mongos`` |
 
-So at most one answer waits; a longer transaction is passed on in parts. The token after an answer without events
+Therefore at most one answer waits; a longer transaction is passed on in parts. The token after an answer without events
 (`postBatchResumeToken`) shows how far the stream is, so that the position of a quiet collection advances; with a
 ``mongos`` it means that all events *before* its time were sent.
 """
@@ -350,7 +350,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class PartialTransaction:
-    """Events of one transaction of which more are to come. `rank` is as in `Whole`."""
+    """Events of one transaction, which has more events in the next answer. `rank` is as in `Whole`."""
 
     batch: EventBatch
     rank: int

@@ -1,12 +1,12 @@
 """The collections that a change stream follows, and the effect of events about collections.
 
-| event | on a followed collection | on a captured one that is not followed |
+| event | on a followed collection | on a captured collection that is not followed |
 |---|---|---|
 | a change of a document | rows | it is parked for a resnapshot |
 | drop | it ends: its target is emptied | an earlier probe of it is out of date |
 | rename to another name | it has ended: its target keeps its rows | the same |
-| rename of another one to its name | it is resnapshotted | it is resnapshotted |
-| create | nothing, or a resnapshot if it is a different one | it is parked for a resnapshot |
+| rename of another collection to its name | it is resnapshotted | it is resnapshotted |
+| create | nothing, or a resnapshot if it is a different collection | it is parked for a resnapshot |
 | reshardCollection | it is resnapshotted | an earlier probe of it is out of date |
 | an event that changes no document | nothing | nothing |
 | anything unknown | it is parked | nothing |

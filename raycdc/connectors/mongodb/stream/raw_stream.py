@@ -8,11 +8,12 @@
 | 10334 | an event is larger than the maximal answer | `EventTooLargeError`: it is requested without its documents |
 | 40573 | no replica set | `SourceError` |
 
-`RawFind` and `RawCommandCursor` are cursors whose batches are bytes, like the driver's raw ones, but without an object
-for each document. The driver splits a reply into documents and joins them again, which is most of the cost of reading
-raw batches. Here a compiled loop joins the documents (`bson.reply_loops`). The driver reads all other replies itself.
+`RawFind` and `RawCommandCursor` are cursors whose batches are bytes, like the driver's raw cursors, but without an
+object for each document. The driver splits a reply into documents and joins them again, which is most of the cost of
+reading raw batches. Here a compiled loop joins the documents (`bson.reply_loops`). The driver reads all other replies
+itself.
 
-Change streams are opened only at positions of the replica set with which they were begun.
+`StreamOpener` opens change streams, and refuses a position of a different replica set.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ The decoder itself only walks over events; callers use these parts directly:
 | `files` | `FileEvents` | new files, formats, jumps of a dump by GTID |
 | `xa` | `XaRows` | rows of XA transactions, which wait for their XA COMMIT |
 
-Invariants: items come in log order; a DDL separates the rows before it from those after it; `cursor.position` is always
-a transaction boundary; after an error the decoder cannot be used any more (start again from a position).
+Invariants: items come in log order; a DDL separates the rows before it from the rows after it; `cursor.position` is
+always a transaction boundary; after an error the decoder cannot be used any more (start again from a position).
 
 `EventPass` is the compiled pass over events (`index_loops`), with its arrays. It lists row events of wanted tables
 (`events`), records table ids and GTIDs, and moves the cursor. If one of its arrays is full, `EventPass` enlarges the
@@ -136,8 +136,8 @@ class EventPass:
 class BinlogDecoder:
     """The decoder of one log; see the module's docstring. One thread at a time.
 
-    `schemas` are those in force at `start`. `wanted` decides, once per table map, whether a table's rows are decoded.
-    `on_ddl` is called at each DDL, before any row after it is decoded, and may call `set_table`.
+    `schemas` are the schemas in force at `start`. `wanted` decides, once per table map, whether a table's rows are
+    decoded. `on_ddl` is called at each DDL, before any row after it is decoded, and may call `set_table`.
     """
 
     def __init__(
@@ -409,7 +409,7 @@ class BinlogDecoder:
     def _xa_event(
         self, data: npt.NDArray[np.uint8], at: int, length: int, meaning: int = NOT_ASKED
     ) -> Iterator[LogItem]:
-        """Yield the rows of an XA transaction that its event commits, and keep those that may be prepared."""
+        """Yield the rows that an event of an XA transaction commits, and keep the rows that may be prepared."""
         cursor = self.cursor
         yield from self.xa.items(data[at : at + length - cursor.checksum_bytes].tobytes())
         self._pass.count_event(data, at, length, meaning)

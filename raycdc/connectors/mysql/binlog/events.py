@@ -1,6 +1,6 @@
 """The items of the binlog decoder, and the rare events that are parsed in Python.
 
-Rows come as `BinlogRowsItem` batches; everything else in the log that concerns a reader is an item of its own. Items
+Rows come as `BinlogRowsItem` batches; everything else in the log that concerns a reader comes as a separate item. Items
 are in log order, except that the rows between two other items are grouped by table (`_seq` orders them).
 """
 
@@ -89,7 +89,7 @@ class DdlItem:
 
 @dataclass(frozen=True, slots=True)
 class FileBegins:
-    """A notice that a file of the log begins, after which a restart needs changed state, according to `on_file`.
+    """A notice that a file of the log begins, and that this changed the state for a restart, according to `on_file`.
 
     `position` is the end of the last complete transaction.
     """

@@ -361,7 +361,7 @@ def _follows(position: Any, length: Any, state: Any) -> Any:
 
 @helper
 def _ignored(kind: Any) -> Any:
-    """Return True for events without rows or effect on positions: those that are IGNORED in `event_types`."""
+    """Return True for events that are IGNORED in `event_types`: they have no rows and do not change positions."""
     return (
         kind == 3 or kind == 5 or kind == 9 or kind == 11 or kind == 13 or kind == 14 or kind == 17 or kind == 27
         or kind == 28 or kind == 29 or kind == 35 or kind == 36 or kind == 37 or kind == 41 or kind == 160

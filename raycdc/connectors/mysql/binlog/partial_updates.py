@@ -46,7 +46,7 @@ class PartialUpdates:
     def piece(self, data: npt.NDArray[np.uint8], at: int, ends: EventEnds, *, proven: bool) -> npt.NDArray[np.uint8]:
         """Return the events from `at` on without checksums, while their table maps are known and the copy is not large.
 
-        At least the first one is copied. Recorded end positions are checked here, because the copies have other
+        At least the first event is copied. Recorded end positions are checked here, because the copies have other
         lengths. The result is valid until the next call.
 
         If the first event is damaged, raises `CorruptLogError` without a position. If the first event is `proven`

@@ -87,7 +87,7 @@ class RowBatches:
     def _without_table(
         self, data: npt.NDArray[np.uint8], damage: RowsDamagedError, events: npt.NDArray[np.int64]
     ) -> Iterator[BinlogRowsItem]:
-        """Yield the rows of `flush`, but of the table with damaged rows only those before the damage."""
+        """Yield the rows of `flush`. Of the table with damaged rows, yield only the rows before the damage."""
         table = self._maps.ready[int(events[damage.event, index.E_MAP])].table
         start = int(events[damage.event, index.E_FROM])
         yield from self.flush(data, events[: damage.event])

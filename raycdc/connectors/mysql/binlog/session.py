@@ -1,8 +1,8 @@
 """The session that ran a logged statement, as described in the statement's QUERY event.
 
 The event's settings take precedence over the server's global ones. `VARIABLES`, `OPTIONS` and `MODES` list everything
-that servers write, with the use of each. Any other setting is in `SessionState.unknown`: the statement may mean
-something else, and variables after an unknown one cannot be read, because its length is unknown.
+that servers write, with the use of each. Any other setting is in `SessionState.unknown`. The statement may then have a
+different meaning, and the variables after the unknown one cannot be read, because its length is unknown.
 
 Reference: MySQL source, ``Query_event`` in libs/mysql/binlog/event/statement_events.h; MariaDB's, ``Query_log_event``
 in sql/log_event.cc. MySQL's codes grow from 0; MariaDB's own begin at 128.
@@ -179,8 +179,8 @@ class SessionState:
     """The settings of a session: `charset` of the statement, `connection` of its literals, both empty if not logged.
 
     `server_collation` is inherited by a database that it creates, 0 if not logged. `explicit_timestamps` is None on
-    servers that do not log it; `time_zone` is empty if the statement used none. `databases` are those whose tables the
-    statement changes; None if not logged. `unknown` names settings that this version does not know.
+    servers that do not log it; `time_zone` is empty if the statement used none. `databases` are the databases with
+    tables that the statement changes; None if not logged. `unknown` names settings that this version does not know.
     """
 
     charset: str = ""

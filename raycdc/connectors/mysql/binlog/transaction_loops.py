@@ -121,8 +121,8 @@ def first_of_a_transaction(data: Any, at: Any, end: Any) -> Any:
 def next_savepoint(data: Any, at: Any, end: Any, checksum: Any, in_statement: Any) -> Any:
     """Find the first statement from `at` on that may be a SAVEPOINT; return (offset, events before it, in_statement).
 
-    `in_statement` is 1 inside a statement that writes rows. A statement begins with a table map, and ends with rows
-    that have the flag STMT_END_F, or where another one is announced.
+    `in_statement` is 1 inside a statement that writes rows. A statement begins with a table map. It ends with rows that
+    have the flag STMT_END_F, or where another statement begins.
     """
     count = np.int64(0)
     while at < end:

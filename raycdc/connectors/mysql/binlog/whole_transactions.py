@@ -9,7 +9,7 @@ from MySQL's sql/binlog.cc and MariaDB's sql/log.cc:
 | GTID; BEGIN; XA START | | begins |
 | row events | count, unless rolled back | begins, if none is open |
 | SAVEPOINT a | | an older savepoint of this name is removed, if no trigger or function set the new one |
-| ROLLBACK TO a | those since SAVEPOINT a are void | savepoints younger than a are removed |
+| ROLLBACK TO a | rows since SAVEPOINT a are void | savepoints younger than a are removed |
 | RELEASE SAVEPOINT a (no server logs it) | | goes on |
 | COMMIT; XID | count | ends |
 | ROLLBACK | all are void | ends, and its GTID counts as executed |

@@ -4,9 +4,9 @@ Called by `XaRows`. XA PREPARE writes a transaction's rows to the log, under a G
 follows at any distance, or never. Until then a `PreparedTransaction` is part of every position (`stored`), so that it
 survives a restart on any node.
 
-Every prepared transaction is remembered, with or without rows of captured tables: if an unknown one is committed, it
-was prepared before the job began, and its rows are missing (`Unseen`). Of unselected tables only the names are
-remembered: if such a table is selected before XA COMMIT, its snapshot lacks these rows.
+Every prepared transaction is remembered, with or without rows of captured tables: if an unknown transaction is
+committed, it was prepared before the job began, and its rows are missing (`Unseen`). Of tables that are not selected,
+only the names are remembered. If such a table is selected before XA COMMIT, its snapshot lacks these rows.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ XaStep = Preparing | Counting | Committing | Unseen
 
 
 class XaTransactions:
-    """The XA transactions of one decoder. `stored` is the text of an earlier one."""
+    """The XA transactions of one decoder. `stored` is the text that an earlier decoder stored."""
 
     def __init__(self, stored: str = "") -> None:
         self._prepared = _read(stored) if stored else {}

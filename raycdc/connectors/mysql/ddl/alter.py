@@ -1,9 +1,9 @@
 """Applies ALTER TABLE to a `MySqlTable`: returns the table afterwards, and the elementary events that lead there.
 
 Columns are put in order exactly as the server does it (``mysql_prepare_alter_table``). First come the existing columns
-in their order, without the dropped ones, and with changed ones in place. Then, in the order of the statement, added
-columns are inserted, and changed columns with a position are taken out and inserted there. Therefore all actions of a
-statement refer to the columns as they were before it, and positions refer to the new names.
+in their order: dropped columns are left out, and changed columns stay in their place. Then, in the order of the
+statement, added columns are inserted, and changed columns with a position are taken out and inserted there. Therefore
+all actions of a statement refer to the columns as they were before it, and positions refer to the new names.
 """
 
 from __future__ import annotations

@@ -72,10 +72,10 @@ class AffectedTables:
     databases: tuple[str, ...] = ()
     #: True if the statement sets a database's defaults, which concern only tables that are created later.
     defaults: bool = False
-    #: The temporary tables that the statement creates, and those that it drops.
+    #: The temporary tables that the statement creates, and the temporary tables that it drops.
     made_temporary: tuple[TableId, ...] = ()
     dropped_temporary: tuple[TableId, ...] = ()
-    #: The sequences of MariaDB that the statement creates, and those that it drops.
+    #: The sequences of MariaDB that the statement creates, and the sequences that it drops.
     made_sequences: tuple[TableId, ...] = ()
     dropped_sequences: tuple[TableId, ...] = ()
     #: The statement's first word. It is ALTER for DROP INDEX, which has the same effect.

@@ -4,8 +4,8 @@ Used by ``inspect ddl`` and by the tests that compare the parser with real serve
 or not at all: a refused statement changes nothing.
 
 `events_of_statement` returns the schema changes of a statement inside a message (Canal's ``sql``, Maxwell's, Debezium's
-``ddl``). Unlike in a log, no table is known: types and names are those of the statement. The plug-in names this
-function (`raycdc.plugins.Plugin.statements`), and it is passed to sources that read such messages
+``ddl``). Unlike in a log, no table is known: types and names come from the statement. The plug-in names this function
+(`raycdc.plugins.Plugin.statements`), and it is passed to sources that read such messages
 (`raycdc.source.connector.SourceContext`).
 """
 

@@ -1,9 +1,9 @@
 """Decides whether a column's values stay unchanged when its type changes: always, only if nothing is cut, or never.
 
-A server that converts a column logs nothing about its values. `keeps_values` is True if every value that was converted
-without an error is unchanged; `may_lose` if a value could have been cut, rounded or replaced by a statement without an
-error (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode). No mode reports trailing spaces that are cut
-from a text. `recomputed` and `equals_as_before` are about side effects of a conversion.
+A server that converts a column logs nothing about its values. `keeps_values` returns True if every value that was
+converted without an error is unchanged. `may_lose` describes how a statement could have cut, rounded or replaced a
+value without an error (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode). No mode reports trailing
+spaces that are cut from a text. `recomputed` and `equals_as_before` are about side effects of a conversion.
 
 `tests/integration/connectors/mysql/test_mysql_conversions.py` tries pairs of types on real servers.
 """

@@ -5,7 +5,7 @@
 | a VIRTUAL column that reads an AUTO_INCREMENT column (MariaDB) | in an INSERT, a value from before the numbering |
 | a VIRTUAL column that reads DEFAULT(x) | MariaDB's value without the default; and no server logs that a new default \
 changed it in all rows |
-| a MERGE table | rows of other tables as its own, but no rows written to those directly |
+| a MERGE table | rows of the tables below it as its own, but not the rows that were written to these tables directly |
 | a table below a MERGE table | no rows written through the MERGE table |
 | YEAR(2) in a key | two digits, which several years have |
 

@@ -85,7 +85,7 @@ class Shadow(JsonObject):
         return ColumnLineage(self.renamed, self.filled, self.computed)
 
     def doubt_under(self, name: TableId) -> str:
-        """Return `doubt`, or why a tool whose tables have such a `name` may have put other rows into this one."""
+        """Return `doubt`, or why a tool whose tables have such a `name` may have put other rows into this table."""
         if not self.doubt and self.renamed and name.table.endswith("_gho"):
             columns = ", ".join(sorted(self.renamed))
             return f"gh-ost can leave renamed columns out of its copy ({columns}), which the log does not show"
@@ -125,13 +125,13 @@ def _role_of_long(table: TableId, captured: Collection[TableId]) -> tuple[TableI
             full = f"_{owner.table}_{suffix}"
             if len(full) > _NAME_MAX and table.table == full[:_NAME_MAX]:
                 roles.add((owner, _ROLES[suffix]))
-    # A shortened _new and _old may be the same name; the tool then gave it to the shadow, and another one to the old
-    # table.
+    # A shortened _new and _old may be the same name; the tool then gave this name to the shadow, and a different name
+    # to the old table.
     return max(roles, key=lambda each: each[1]) if len({owner for owner, _ in roles}) == 1 else None
 
 
 def tool_tables(tables: Collection[TableId]) -> set[TableId]:
-    """Return those `tables` that a tool made for another one of them."""
+    """Return the tables in `tables` that a tool made for another table in `tables`."""
     names = set(tables)
     return {table for table in names if role_of(table, names - {table}) is not None}
 

@@ -1,7 +1,7 @@
 """Finds the elementary events that lead from one schema of a table to another.
 
-`alter` gets them from a statement. `reshape` finds them between a table and its replacement (`shadows`), or the
-server's description (`log_server`).
+`alter` gets these events from a statement. `reshape` finds the events between a table and its replacement (`shadows`),
+or the server's description (`log_server`).
 """
 
 from __future__ import annotations

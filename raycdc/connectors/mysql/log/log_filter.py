@@ -7,11 +7,12 @@
 | not | captured | an insert |
 | not | not | nothing |
 
-A system-versioned table of MariaDB also logs changes of its history: a deleted row is updated to one that is not
-current any more, and an update inserts another row that was never current. Only current rows count, as in a SELECT.
+A system-versioned table of MariaDB also logs changes of its history: a deletion is logged as an update to a row that is
+not current any more, and an update also inserts the old row, which is not current, either. Only current rows count, as
+in a SELECT.
 
-It runs in the log's fetcher thread, before the hand-off: a chunk's SELECT has the same filter, so the hand-off sees the
-same rows in both phases.
+`LogFilter` runs in the log's fetcher thread, before the hand-off. A chunk's SELECT has the same filter, so the hand-off
+of snapshot and log gets the same rows from both.
 
 `KeptRows` stores the captured rows of prepared XA transactions in positions, without values that must be masked. It
 stores the rows at XA PREPARE, while the schema by which the rows were decoded is in force. Rows are masked like
@@ -20,7 +21,7 @@ COMMIT.
 
 Schema changes, reasons for parking, and the schemas with which the enumerator begins are redacted here, too: no schema
 has a default of a masked column, and no text has a statement's values. Such defaults are also removed from tables of
-schema change tools. A table that needs one after a restart is resnapshotted.
+schema change tools. If such a default is needed after a restart, the table is resnapshotted.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ class LogFilter:
 
 
 def _current_rows(row_end: pa.Array) -> pa.BooleanArray:
-    """Return which rows of a system-versioned table are current: those valid until the server's last time value.
+    """Return which rows of a system-versioned table are current: the rows that are valid until the server's last time
+    value.
 
     Servers from 11.5 on have times up to 2106; no row was replaced in the last microsecond of 2038's range.
     """

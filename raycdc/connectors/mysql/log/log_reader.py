@@ -11,14 +11,14 @@ them is decoded; the reader's thread gets them as separate units and ends the ep
 | RENAME that replaces the table by a schema change tool's table | schema update from the old schema to the new one |
 | CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot, even if a snapshot \
 was planned because it is new to the state |
-| CREATE TABLE under the name of a dropped one, with other columns | the table is resnapshotted |
+| CREATE TABLE under the name of a dropped table, with different columns | the table is resnapshotted |
 | a statement that rewrites rows without logging them, or puts other rows under the name | the table is resnapshotted |
 | RENAME to a name that is not captured | the table ends; its target keeps its rows |
 | any other effect on columns or rows, unparsable statements, rows that do not match | the table is parked |
 
-Statements about other tables are skipped without being parsed. A change of rows that is logged as a statement parks its
-table. If rows of the same transaction precede it, the table is parked at the transaction's end, because no epoch ends
-inside a transaction.
+Statements about tables that are not captured are skipped without being parsed. A change of rows that is logged as a
+statement parks its table. If rows of the same transaction precede the statement, the table is parked at the
+transaction's end, because no epoch ends inside a transaction.
 """
 
 from __future__ import annotations

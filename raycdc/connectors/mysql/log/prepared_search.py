@@ -1,9 +1,9 @@
 """Finds the tables with rows in XA transactions that were prepared before the job began.
 
 `XaRows` calls `PreparedSearch` when such a transaction is committed, in the log fetcher's thread, which waits
-meanwhile. Its rows were never seen, but its XA PREPARE may still be in the log, which is read file by file, the newest
-first, without decoding a row. The result is not stored: after a crash, the same XA COMMIT causes the same search, which
-returns the reason as a `str` if the log was purged since.
+meanwhile. The job never read the transaction's rows, but its XA PREPARE may still be in the log. The search reads the
+log file by file, the newest file first, without decoding a row. The result is not stored: after a crash, the same XA
+COMMIT causes the same search. If the log was purged since, the search returns this reason as a `str`.
 
 `check_prepared` has the findings of ``raycdc check`` about presently prepared transactions.
 """

@@ -3,11 +3,12 @@
 Called by `enumerator_dialect` if ``source.startup`` names a position in the past. A start in the past raises two
 questions, both answered by reading the log once from there to its end, without decoding a row:
 
-- *Which transactions are before the position?* MySQL cannot be queried for them; the file's PREVIOUS_GTIDS and the
-events after it show them. Without the exact set a later fail-over, or a check against purged transactions, would be
-wrong. - *What was a table's schema there?* The present one, unless a statement in between changed it. A table created
-in between is followed from its CREATE. A table changed in between is parked, with the statement as the reason; all
-other tables are followed.
+- *Which transactions are before the position?* MySQL has no query for this. The file's PREVIOUS_GTIDS and the events
+  after it show the exact set. Without the exact set, a later fail-over or a check against purged transactions would be
+  wrong.
+- *What was a table's schema there?* The present schema, unless a statement in between changed it. A table created in
+  between is followed from its CREATE. A table changed in between is parked, with the statement as the reason; all other
+  tables are followed.
 """
 
 from __future__ import annotations
@@ -314,7 +315,7 @@ def event_bounds(data: bytes) -> Iterable[tuple[int, int, int]]:
 
 
 def _file_at(info: MySqlServerInfo, files: list[str], timestamp_ms: int, open_log: OpenLog) -> str:
-    """Return the newest file that was begun before the time; the oldest one if all are later."""
+    """Return the newest file that was begun before the time; the oldest file if all were begun later."""
     low, high = 0, len(files) - 1
     while low < high:
         middle = (low + high + 1) // 2
@@ -339,7 +340,7 @@ def _begun_ms(info: MySqlServerInfo, file: str, open_log: OpenLog) -> int:
 def first_since(
     info: MySqlServerInfo, begin: BinlogOffset, timestamp_ms: int, open_log: OpenLog, *, end: BinlogOffset
 ) -> BinlogOffset:
-    """Return the end of the last transaction before the first one that was committed at or after the time."""
+    """Return the end of the last transaction before the first transaction that was committed at or after the time."""
     decoder = _blind_decoder(info, begin)
     previous = MySqlGtidSet()
     position = begin

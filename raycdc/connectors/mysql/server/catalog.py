@@ -69,7 +69,7 @@ def discover_tables(
 def selected_tables(
     tables: Iterable[TableId], selector: TableFilter, *, named: Collection[TableId] = ()
 ) -> list[TableId]:
-    """Return those of the base `tables` that `discover_tables` would find."""
+    """Return the base tables in `tables` that `discover_tables` would find."""
     selected = list(filter(selector.matches, tables))
     return sorted(set(selected) - (tool_tables(selected) - set(named)))
 
@@ -95,7 +95,7 @@ def _names(connection: Connection[Any]) -> list[TableId]:
 
 
 def _base_tables(connection: Connection[Any], named: Collection[TableId]) -> list[TableId]:
-    """Return those of the names that are base tables. This statement waits for no lock, either."""
+    """Return the names that are names of base tables. This statement waits for no lock, either."""
     tables = set()
     for db in sorted({table.db for table in named}):
         try:
@@ -144,7 +144,7 @@ def was_there(connection: Connection[Any], table: TableId, ts_ms: int) -> bool:
 
 
 def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, MySqlTable]:
-    """Return columns and primary key of each of `tables`; missing, invisible ones and views are left out.
+    """Return columns and primary key of each of `tables`; missing tables, invisible tables and views are left out.
 
     A view may have taken the name of a table: restored dumps make one for each view, and drop it. The columns, the keys
     and the table's data are not read at one instant: a reader that starts a log at a position must prove that there was

@@ -1,8 +1,8 @@
 """Checks that a server can be captured with an account. Each finding has the statement that fixes it.
 
 `check_source` changes nothing; each finding is one `CheckResult`. `require_ok` turns failed required findings into one
-error that fits on a screen. ``raycdc check`` does all checks. A start uses `require_source`, without advice and without
-the checks that park tables, which run where tables are parked.
+error that fits on a screen. ``raycdc check`` does all checks. A start uses `require_source`, which gives no advice, and
+leaves out the checks that park tables, because these run when tables are parked.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ _PAUSE_S = 0.02
 class SharedConnection:
     """One connection for consecutive queries of one thread; close it at the end.
 
-    After an error another one is opened, because the session's state is unknown; a lock timeout leaves a session
-    unchanged.
+    After an error a new connection is opened, because the session's state is unknown. Only a lock timeout leaves a
+    session unchanged, so its connection is used further.
     """
 
     def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
@@ -102,9 +102,9 @@ class Connections:
         return stream
 
     def follow_catch_up(self, start: BinlogOffset) -> BinlogStream:
-        """Open a catch-up stream, with another server id than the main log, after that has one.
+        """Open a catch-up stream, with a different server id than the main log, after the main log has its id.
 
-        If there is no unused id, it raises `SourceUnavailableError`, because another job may free its id.
+        If there is no unused id, raise `SourceUnavailableError`, because another job may free its id.
         """
         deadline = time.monotonic() + _ID_WITHIN_S
         while self._leased is None:

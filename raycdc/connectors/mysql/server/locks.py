@@ -1,8 +1,8 @@
 """Handles tables that other sessions have locked: our waits are short, and errors name the owner of the lock.
 
 A SELECT waits for ``LOCK TABLES t WRITE``, for a statement that changes the table and itself waits for a long
-transaction, and for ``FLUSH TABLES`` that waits for a long SELECT. By default it waits for a day (MariaDB) or a year
-(MySQL). Our sessions set a timeout, after which they get error 1205.
+transaction, and for ``FLUSH TABLES`` that waits for a long SELECT. By default a SELECT waits for a day (MariaDB) or a
+year (MySQL). Our sessions set a timeout, after which the server returns error 1205.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ class UnreportedGtidsError(SourceError):
 
 
 def ensure_same_log(connection: Connection[Any], address: str, offset: BinlogOffset, snapshot: str) -> None:
-    """Raise `LogLostError` unless MariaDB's transactions before our position are those that we read.
+    """Raise `LogLostError` unless MariaDB's transactions before our position are the transactions that we read.
 
-    They differ after RESET MASTER, and on other servers. A domain that we know and the file does not have was deleted
-    since (FLUSH BINARY LOGS DELETE_DOMAIN_ID).
+    They differ after RESET MASTER, and on other servers. If we know a domain that the file does not have, the domain
+    was deleted since (FLUSH BINARY LOGS DELETE_DOMAIN_ID).
     """
     ours = MariaDbGtidSet.parse(offset.gtid_set).last
     try:

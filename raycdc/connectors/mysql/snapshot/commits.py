@@ -25,8 +25,9 @@ T is therefore visible as soon as, after t,
 A session that sleeps inside an open transaction, a report that runs for an hour and an UPDATE of a million rows
 therefore delay no chunk. The server makes lists of transactions at most every 0.1 s, and shares them between all
 queries (MySQL manual, "Persistence and Consistency of InnoDB Transaction and Locking Information"); a list counts only
-if it shows our own transaction with the present query, because it was then made during that query. It names read-write
-transactions before read-only ones like ours, so a list that was cut at its memory limit does not count either.
+if it shows our own transaction with the present query, because it was then made during that query. The list has
+read-write transactions before read-only transactions like ours, so a list that was cut at its memory limit does not
+count either.
 
 Nothing here takes a lock; if no proof is found before the timeout, the wait has lasted for the timeout, which suffices
 by itself.
@@ -179,7 +180,7 @@ def _busy_sessions(connection: Connection[Any]) -> dict[int, int | None]:
 
 
 def _still_busy(connection: Connection[Any], before: dict[int, int | None]) -> dict[int, int | None]:
-    """Return those sessions of `before` that are still in the same statement, as far as is visible."""
+    """Return the sessions in `before` that are still in the same statement, as far as is visible."""
     if not before:
         return before
     now = _busy_sessions(connection)

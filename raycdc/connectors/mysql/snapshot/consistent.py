@@ -13,8 +13,8 @@ belongs to some session, perhaps not to ours. Two facts hold for a position of a
 The position is therefore queried before the snapshot is opened, and the end of the log after it. If the two are equal,
 the snapshot is at exactly that position.
 
-The file and the position are two values: around a rotation they may be those of two sessions, and name a position after
-the end of the log. Such a pair is ignored.
+The file and the position are two values. Around a rotation they may come from two sessions, and together name a
+position after the end of the log. Such a pair is ignored.
 """
 
 from __future__ import annotations

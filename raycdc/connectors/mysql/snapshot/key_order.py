@@ -1,7 +1,8 @@
 """The key order of MySQL, a `raycdc.source.snapshot.handoff.hand_off.KeyOrder`: compares bounds and changed keys.
 
-It compares like the server, and is used by the log reader's thread only. The server returns the weights of text keys
-over a separate connection, which is opened for the first text key, and again when it was lost.
+It compares like the server, and is used by the log reader's thread only. Text keys are compared by their weights in the
+collation, which the server returns over a separate connection. This connection is opened for the first text key, and
+again if it was lost.
 """
 
 from __future__ import annotations

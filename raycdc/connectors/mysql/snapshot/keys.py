@@ -9,12 +9,12 @@ temporals). Every literal is built so that no character of it can end the litera
 the same in both, and uses the index by number, so a range is written as a list of numbers.
 
 **Dates that no calendar has** (``0000-00-00``, ``2024-00-10``) become null in Arrow, where the log reader judges them.
-They therefore belong to the chunk of NULL: `null_condition` and `range_condition` express this in SQL.
+Rows with such a date therefore belong to the chunk of NULL: `null_condition` and `range_condition` express this in SQL.
 
-`to_number` and `from_number` convert key values to integers for computing, for example, the middle of two keys. They
-are approximately inverse, and keep the order of most keys; they only give starting points of searches. Text is the
-least exact: its collation's order is guessed from the characters, and `from_number` gives a text to search from, not a
-key (`exact` distinguishes the two).
+`to_number` and `from_number` convert key values to integers for computing, for example, the middle of two keys. The two
+functions are approximately inverse to each other, and keep the order of most keys. Their results are only starting
+points of searches. For text they are least exact: the collation's order is guessed from the characters, and
+`from_number` returns a text to search from, not a key (`exact` returns False for such columns).
 """
 
 from __future__ import annotations

@@ -94,9 +94,9 @@ class PacketReceiver:
         return reason
 
     def join_long(self) -> int:
-        """Join a payload that spans packets at `start` behind one header; return its end.
+        """Join the payload at `start`, which spans several packets, so that it follows one header; return its end.
 
-        The following bytes are moved. Blocks until the payload is complete.
+        The bytes after the payload are moved. Blocks until the payload is complete.
         """
         pieces, at = [], 0
         while True:

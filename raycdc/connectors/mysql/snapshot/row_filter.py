@@ -1,10 +1,10 @@
 """``source.snapshot.filter`` selects the captured rows of a table, identically in the snapshot and in the log.
 
 A condition is a small part of SQL: comparisons of one column with one literal (``= <> != < <= > >=``, ``IN``,
-``BETWEEN``, ``LIKE`` for text, ``IS [NOT] NULL``), joined by ``AND``, ``OR``, ``NOT`` and parentheses. It is parsed
-here, and both its SQL and its value for a row of the log come from the parsed form: the same literals, compared by the
-column's own type. Text is compared by the server (by its collation), once for each text and condition; other columns
-are compared in Arrow.
+``BETWEEN``, ``LIKE`` for text, ``IS [NOT] NULL``), joined by ``AND``, ``OR``, ``NOT`` and parentheses. This module
+parses the condition. Its SQL and its evaluation for rows of the log come from the same parsed form, with the same
+literals, compared by the column's own type. Text is compared by the server (by its collation), once for each text and
+condition; other columns are compared in Arrow.
 
 A condition that is NULL excludes the row, as in SQL. Invalid dates count as NULL in both phases. Any other syntax is a
 `ConfigError`, because a filter that is only nearly the same in both phases would lose rows.

@@ -1,10 +1,10 @@
 """Compares chunk keys outside the server, exactly like the server's ``WHERE key >= …``.
 
-The log reader must find for each changed row the chunk of its key, by the same order as the chunk's SELECT, or rows are
-lost at the boundaries. Numbers, temporals and binary keys are ordered by their values. Text is ordered by its
-collation, which only the server knows: its ``WEIGHT_STRING`` is queried for the bounds once, and for changed keys in
-batches of hundreds per statement. In PAD SPACE collations, ``'a'`` equals ``'a '``, and is greater than ``'a'``
-followed by a tab. The shorter key is therefore padded with the weight of a space.
+The log reader must find the chunk of each changed row by its key, in the same order as the chunk's SELECT. Otherwise
+rows are lost at the boundaries of chunks. Numbers, temporals and binary keys are ordered by their values. Text is
+ordered by its collation, which only the server knows: its ``WEIGHT_STRING`` is queried for the bounds once, and for
+changed keys in batches of hundreds per statement. In PAD SPACE collations, ``'a'`` equals ``'a '``, and is greater than
+``'a'`` followed by a tab. The shorter key is therefore padded with the weight of a space.
 
 Collations with several levels of weights (other than MySQL's ``0900`` ones) cannot be compared this way;
 `can_be_ordered` finds them with a query, and their tables are read as one chunk.

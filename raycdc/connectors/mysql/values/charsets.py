@@ -117,7 +117,7 @@ def codec_of(charset: str) -> str:
 def first_unheld(charset: str, text: str) -> str:
     """Return the first character of `text` that the set lacks; empty if the set has all of them.
 
-    A server replaces such a character by ``?`` when it converts the text, which then equals other texts.
+    A server replaces such a character by ``?`` when it converts the text, so that different texts may become equal.
     """
     if charset in ("", "binary", "utf8mb4", "utf16", "utf16le", "utf32", "gb18030") or charset not in _CHARSETS:
         return ""
@@ -197,8 +197,8 @@ DISTINCT = ":distinct"
 def distinct_points(charset: str) -> npt.NDArray[np.int32]:
     """Return `code_points` in which each character has one code: the one for encoding, else the first.
 
-    All other codes of it are `SECOND_CODE`. Text with one of those may be equal in Unicode to text that the server
-    distinguishes from it. Every code of U+FFFD counts as one, because it stands for invalid bytes.
+    All further codes of the character are `SECOND_CODE`. Text with such a code may be equal in Unicode to text that the
+    server considers different. Every code of U+FFFD is a `SECOND_CODE`, because U+FFFD stands for invalid bytes.
     """
     points = code_points(charset)
     indexes = np.flatnonzero(points >= 0)

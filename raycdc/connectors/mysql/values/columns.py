@@ -12,7 +12,8 @@ Contract for a loop writing row ``r`` of column ``c`` (`layouts.ColumnLayout` sa
   booleans take a byte here.
 * text: bytes at ``vdata[vbase[s] + voff[s, r]]``, end in ``voff[s, r + 1]``, where ``s = slot[c]``. When
   ``voff + need > vcap[s]`` the loop notes ``counters[FULL_SLOT]``, ``counters[FULL_NEED]``, stops before the row, and
-  its caller ends the batch or calls `grow`. Rows written again overwrite everything they wrote before.
+  its caller ends the batch or calls `grow`. A loop that writes a row again overwrites everything that it wrote for the
+  row before.
 * a date that became null, or text of another character set with bytes that are no characters: ``losses[0, c] += 1``.
 """
 

@@ -42,7 +42,7 @@ ALL = Capture()
 def document_of(table: MySqlTable, capture: Capture = ALL) -> SchemaDocument:
     """Return ``columns`` and ``primary_key`` as `TableSchema.to_json`, ``source`` as `MySqlTable.to_json`.
 
-    The columns are the captured ones; the source has all, like the log.
+    ``columns`` has the captured columns only; ``source`` has all columns, like the log.
     """
     body = {**capture.narrowed(table).schema().to_json(), "source": table.to_json()}
     if capture.columns is not None:

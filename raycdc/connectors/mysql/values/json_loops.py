@@ -207,9 +207,10 @@ def _inline(kind: Any, wide: Any) -> Any:
 def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack: Any, point_zero: Any) -> Any:
     """Write the JSON value in ``data[at:end]`` as text into ``out[to:limit]``.
 
-    `stack` has `STACK_SHAPE`; per open container it holds start, end, elements, next element, type. With `point_zero`,
-    doubles without a fraction end in ``.0``, as since MySQL 8.0. Returns the end of the text, `JSON_NO_ROOM` or
-    `JSON_CORRUPT`. An empty value is the server's ``null`` (``INSERT IGNORE`` of a NULL into a NOT NULL column).
+    `stack` has the shape `STACK_SHAPE`: for each open container, its start, end, number of elements, next element and
+    type. With `point_zero`, doubles without a fraction end in ``.0``, as since MySQL 8.0. Returns the end of the text,
+    `JSON_NO_ROOM` or `JSON_CORRUPT`. An empty value is the server's ``null`` (``INSERT IGNORE`` of a NULL into a NOT
+    NULL column).
     """
     if at >= end:
         return _copy(_LITERALS, 0, 4, out, to, limit)

@@ -52,8 +52,9 @@ class ColumnLayout:
 
     `width` is the bytes per value in the fixed-width memory (booleans: one), 0 for text. `as_text`: dates are text, as
     the server prints them. `family` and `charset` determine the conversion of text. `first_label` is the number of the
-    first label in the table's labels (an ENUM's is the empty one of index 0); `labels` counts them. `check_utf8`:
-    values should be UTF-8. `exact`: different values must become different texts, because the column is in a key.
+    first label in the table's labels (for an ENUM, this is the empty label of index 0); `labels` counts them.
+    `check_utf8`: values should be UTF-8. `exact`: different values must become different texts, because the column is
+    in a key.
     """
 
     form: ArenaColumnKind

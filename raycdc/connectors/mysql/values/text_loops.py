@@ -5,8 +5,8 @@ may need before it writes. A column that returns `COLUMN_FULL` is written again 
 
 `address_text` writes MariaDB's UUID, INET4 and INET6 as the server prints them. The log holds their bytes in the order
 of the text, without trailing zero bytes (MariaDB, sql/sql_type_fixedbin.h). INET6 is as the server prints it: the first
-longest run of zero groups becomes ``::``, even of one (RFC 5952 asks for two), and an address that embeds an IPv4
-address shows it with dots (sql/sql_type_inet.cc, ``Inet6::to_string``).
+of the longest runs of zero groups becomes ``::``, even a run of one group (RFC 5952 requires two), and an embedded IPv4
+address is written with dots (sql/sql_type_inet.cc, ``Inet6::to_string``).
 """
 
 from __future__ import annotations

@@ -242,8 +242,8 @@ def put_times(
 ) -> Any:  # fmt: skip
     """Write TIME as the server prints it: sign, at least two digits of hours, `fsp` digits of the fraction.
 
-    `form` is FORM_DATETIME2 for the format with a fraction, FORM_DATETIME for the one before MySQL 5.6,
-    FORM_OLD_FRACTION or FORM_SENT.
+    `form` is FORM_DATETIME2 for the format with a fraction, FORM_DATETIME for the format before MySQL 5.6,
+    FORM_OLD_FRACTION for the format of MariaDB 5.3, or FORM_SENT for result sets.
     """
     start = np.int64(voff[slot, first])
     if not has_room(start, count * _TEXT_MAX, slot, vcap, counters):

@@ -186,8 +186,9 @@ class MySqlTable(JsonObject):
 
     `charset` and `collation` are the table's defaults, which columns added later inherit; empty if unknown. `row_end`
     is the column with the end of a row's validity, if the table keeps outdated rows (MariaDB's WITH SYSTEM VERSIONING),
-    else empty. `primary_key` never includes it, because current rows differ without it. If the statement that created
-    the table did not name it, it is not in `columns`; the log has it, and ROW START, after the other columns.
+    else empty. `primary_key` never includes this column, because current rows have different keys without it. If the
+    statement that created the table did not name the column, it is not in `columns`, but rows of the log have ROW START
+    and this column after all other columns.
     """
 
     id: TableId = field(metadata=SPREAD)

@@ -1,4 +1,6 @@
-"""Formats values of a decoded column as JSON text, for ``inspect binlog``. It uses Python per value.
+"""Formats values of a decoded column as JSON text, for ``inspect binlog``.
+
+It runs Python code for each value, so it is only for display.
 
 Integers and doubles are numbers, decimals and temporals text as the server prints them (TIMESTAMP in UTC), bytes
 ``{"$binary": base64}``, JSON itself.

@@ -1,9 +1,9 @@
 """Finds the position of an event in a log file after a dump by GTID has skipped earlier ones.
 
 An event's header has only the lower 32 bits of its end. The upper bits are known while events follow each other. A dump
-by GTID skips the transactions we have, and in a file larger than 4 GiB (one huge transaction is enough) the next event
-may then end at one of several positions 4 GiB apart. A wrong position would be compared with the high watermarks of
-chunks.
+by GTID skips the transactions that we have. In a file larger than 4 GiB (one huge transaction is enough), the next
+event may then end at one of several positions, 4 GiB apart. A wrong position would be compared with the high watermarks
+of chunks.
 
 The file's size limits the candidates. If several are left, the server is queried for the event at each of them; it
 verifies the checksum there, so bytes in the middle of an event are not mistaken for one. If the position is not found

@@ -47,7 +47,7 @@ class MySqlGtidSet:
         return gtids
 
     def add(self, server: str, first: int, last: int) -> None:
-        """Add an interval, and join it with those it touches."""
+        """Add an interval, and join it with the intervals that it touches."""
         have = self.intervals.setdefault(server, [])
         if have and first == have[-1][1] + 1:
             have[-1] = (have[-1][0], last)

@@ -103,7 +103,7 @@ class BinlogOffset(JsonObject):
     `server` names the server of the file (empty: not known). If `by_gtid` is set, later transactions of the GTID set
     have been seen too, so that the next dump must request only the transactions that are not in the set. `prepared`
     holds the rows of prepared XA transactions (`xa_transactions`). The next `skip_events` events and `skip_rows` rows
-    are left out. `mark` identifies the log; it is None in a state of an earlier version.
+    are left out. `mark` identifies the log, and is None in a state of an earlier version.
     """
 
     file: str

@@ -85,7 +85,7 @@ class SchemaMismatchReports:
     def report(self, table: TableId, error: DataError, before: BinlogOffset | None = None) -> None:
         """Report that rows of the table cannot be delivered. Raises `error` if there is no listener.
 
-        `before` is the end of the previous transaction: by default the last one before the cursor.
+        `before` is the end of the previous transaction: by default, the last end before the cursor.
         """
         if self.listener is None:
             raise error

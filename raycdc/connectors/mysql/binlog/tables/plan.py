@@ -164,8 +164,8 @@ def shown_part(table_map: TableMap, table: MySqlTable, log: LogKind) -> TableMap
 def with_logged_labels(table_map: TableMap, table: MySqlTable) -> MySqlTable:
     """Return `table` with the labels of the log if ``information_schema`` cannot print them.
 
-    It prints a ``?`` for each character beyond U+FFFF, so a label with one may be a different one. Raises `SchemaError`
-    if the log has no labels either.
+    It prints a ``?`` for each character beyond U+FFFF, so a printed label with a ``?`` may be a different label. Raises
+    `SchemaError` if the log has no labels either.
     """
     columns = list(table.columns)
     for index, (logged, known) in enumerate(zip(table_map.columns, table.columns, strict=False)):

@@ -1,14 +1,15 @@
 """The log connection: hands out complete events from a position on.
 
-`BinlogStream` is the only part of the log path that does I/O. One thread calls `read` in a loop and passes the result
-to a `BinlogDecoder`; another thread may call `close` at any time. It never retries and never sleeps. If the connection
-is lost, it raises `SourceUnavailableError`, and the caller opens a new stream at the decoder's position.
+`BinlogStream` is the only part between the server's log and the decoder that does I/O. One thread calls `read` in a
+loop and passes the result to a `BinlogDecoder`; another thread may call `close` at any time. It never retries and never
+sleeps. If the connection is lost, it raises `SourceUnavailableError`, and the caller opens a new stream at the
+decoder's position.
 
 Back-pressure: a caller that stops reading leaves the server blocked in a write; ``net_write_timeout`` of the session is
 raised (by `connection.connect`, and again by `LogDump`), so that the server waits instead of closing the connection.
 
 `EventBuffer` is the memory between the socket and the decoder: the socket receives into `free`; `received` strips the
-packets' headers (`packet_loops`), so that events are contiguous; `take` returns the complete ones. One thread.
+packets' headers (`packet_loops`), so that events are contiguous; `take` returns the complete events. One thread.
 
 `TornFiles` handles files that end in the middle of an event, because the server died while it wrote it. MariaDB leaves
 such a file unchanged, and refuses to send it to its end; MySQL cuts it when it starts. `TornFiles` continues with the
@@ -191,9 +192,9 @@ class BinlogStream:
     """A replication connection from `offset` on, reading as the replica `server_id`.
 
     With `server_id` 0 it ends at the log's end, and affects no other replica. `connection` is a fresh connection (see
-    `connection.connect`), owned by the stream from now on. `connect_again` makes another one to the same server, to
-    leave a torn file (`torn_files`). The server sends a heartbeat every `heartbeat_s` when the log is idle. Raises
-    `SourceError` and its subclasses, like `read`.
+    `connection.connect`), owned by the stream from now on. `connect_again` makes another connection to the same server,
+    to continue after a torn file (`TornFiles`). The server sends a heartbeat every `heartbeat_s` when the log is idle.
+    Raises `SourceError` and its subclasses, like `read`.
     """
 
     def __init__(
@@ -255,10 +256,10 @@ class BinlogStream:
     def read(self, *, bytes_max: int, timeout_s: float) -> memoryview:
         """Return complete events, at least one unless none came within `timeout_s`; empty after `close`.
 
-        If a file is sent from its beginning, events before our position are dropped. At most about `bytes_max`, except
-        that one event may be larger. The memory is valid until the next call. Raises `SourceUnavailableError` when the
-        connection is lost, `LogLostError` when the server no longer has the position, `CorruptLogError` when it cannot
-        read its own log, `SourceError` when it refuses us.
+        If a file is sent from its beginning, events before our position are dropped. Returns about `bytes_max` bytes at
+        most, except that one event may be larger. The memory is valid until the next call. Raises
+        `SourceUnavailableError` when the connection is lost, `LogLostError` when the server no longer has the position,
+        `CorruptLogError` when it cannot read its own log, `SourceError` when it refuses us.
         """
         deadline = time.monotonic() + timeout_s
         while True:

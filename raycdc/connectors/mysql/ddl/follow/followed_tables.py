@@ -217,7 +217,7 @@ def note_made(
 ) -> None:
     """Mark the tables that the statement creates as not parked any more.
 
-    `was_there` are those that the state considers new only because they were not visible before.
+    `was_there` are tables that the state considers new only because they were not visible before.
     """
     waiting = [table for table in affected.tables if parked.awaits(table, certain=True)]
     if not waiting or not begins_with("CREATE", item.statement):
@@ -318,8 +318,8 @@ class Sequences:
 class SnapshotChunkKeys:
     """The chunk keys of tables in their snapshot.
 
-    `keys` are those of snapshots under way when the log is opened, None for a table that is one chunk. `over` has the
-    present number of finished snapshots of each table.
+    `keys` are the chunk keys of snapshots under way when the log is opened, None for a table that is one chunk. `over`
+    has the present number of finished snapshots of each table.
     """
 
     def __init__(

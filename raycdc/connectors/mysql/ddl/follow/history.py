@@ -13,13 +13,13 @@ results. Rules judge a statement (`raycdc.source.tables.verdicts`), and this cla
 | the names that its renames give to tables | `NAME_RULES` | `part_rules` |
 | each effect that would be followed | `EFFECT_RULES` | `part_rules` |
 
-A statement that cannot be followed parks the captured tables it is about (`raycdc.source.tables.parking`). A table is
-resnapshotted if a statement rewrites its rows without logging them, or gives it another table's rows; all other parked
-tables wait for a user's decision. Statements about parked tables are only noted, except for the creation of a table
-that was never followed, because the log has all its rows from there on.
+If a statement cannot be followed, the captured tables that it concerns are parked (`raycdc.source.tables.parking`). A
+table is resnapshotted if a statement rewrites its rows without logging them, or gives it another table's rows; all
+other parked tables wait for a user's decision. Statements about parked tables are only noted, except for the creation
+of a table that was never followed, because the log has all its rows from there on.
 
 Tables of schema change tools are followed in addition to the captured ones (`tool_tables`). `take_state` returns the
-part of this that a restart needs.
+facts, other than tables, that a restart needs.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class RefusedStatementError(SchemaError):
 class DdlHistory:
     """The schema history of one log; see the module's docstring. One thread: the decoder's.
 
-    `state` is that of `begin_state`, or the last one from `take_state` before the start position. `terms` define how
-    tables are parked; if none may be parked, a statement that cannot be followed is an error. `snapshots` are the
+    `state` comes from `begin_state`, or is the last result of `take_state` before the start position. `terms` define
+    how tables are parked; if none may be parked, a statement that cannot be followed is an error. `snapshots` are the
     snapshots in progress.
     """
 

@@ -2,9 +2,9 @@
 
 `TemporaryTables` are the names that temporary tables hide in the sessions that created them. A statement of such a
 session affects its temporary table, and no captured table. Servers log CREATE and DROP TEMPORARY TABLE of sessions that
-log statements, a DROP of the remaining ones when the session ends, and nothing when the server starts, which ends all
-sessions. Each statement's event has a flag if a temporary table was used: by the statement, or before it in the same
-procedure.
+log statements. When such a session ends, they log a DROP of its remaining temporary tables. When the server starts,
+which ends all sessions, nothing is logged. Each statement's event has a flag if a temporary table was used by the
+statement, or before it in the same procedure.
 
 | statement about a name | flag set, and the name is hidden | flag only | hidden only | neither |
 |---|---|---|---|---|
@@ -13,10 +13,10 @@ procedure.
 | CREATE TABLE, DROP TABLE, RENAME TABLE of MySQL | the table's: otherwise the statement has the word TEMPORARY | | | |
 | a change of rows | of the temporary table | of the table | of the table | of the table |
 
-With the flag only, the statement concerns the table if this log has the session from its beginning, because then every
-temporary table with logged statements is known; otherwise it is doubtful. If the name is hidden without the flag, the
-session dropped its temporary table without logging it. If a statement is doubtful, the captured table is resnapshotted,
-which is right in both cases.
+*Flag only*: the statement concerns the table if this log has the session from its beginning, because every temporary
+table with logged statements is then known. Otherwise it is doubtful which table the statement concerns. *Hidden only*:
+the session dropped its temporary table without logging the drop. If a statement is doubtful, the captured table is
+resnapshotted, which is right in both cases.
 
 `DatabaseDefaults` are the default character set and collation of each database at the log's position, which new tables
 inherit.
@@ -43,8 +43,8 @@ CharsetDefault = tuple[str, str]
 class DatabaseDefaults:
     """The defaults of all databases.
 
-    `begun` are the defaults at the log's start, from a checkpoint. Without it, the present ones (`now`) are used.
-    `server` is the default of a database without one.
+    `begun` are the defaults at the log's start, from a checkpoint. Without a checkpoint, the present defaults (`now`)
+    are used. `server` is the default of a database without one.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Finds tables that a statement may change besides those it names: by triggers, views and stored functions.
+"""Finds tables that a statement may change without naming them, by triggers, views and stored functions.
 
 Used by `history` for a statement that is in the log instead of the rows it changed. A name in a text counts wherever it
-occurs, with every possible meaning, because an unnecessary match only causes a resnapshot, but a missed one would lose
-rows silently. LOAD names one table; only that table's triggers, and the functions it calls, can change other rows
+occurs, with every possible meaning. An unnecessary match only causes a resnapshot, but a missed match would lose rows
+silently. LOAD names one table; only that table's triggers, and the functions it calls, can change other rows
 (`loaded`).
 """
 
@@ -147,8 +147,8 @@ def tables_reached(
 ) -> dict[TableId, str]:
     """Return the `tables` that a change of rows may concern, each with the reason if it is not named.
 
-    `databases` are those whose tables it changes, if the server reported them. `shadowed` returns True if the statement
-    means a temporary table of that name. `rules` are the session's rules for reading it.
+    `databases` are the databases in which the statement changes tables, if the server reported them. `shadowed` returns
+    True if the statement means a temporary table of that name. `rules` are the session's rules for reading it.
     """
     statement = loaded(statement, rules) or statement
     if databases is not None:

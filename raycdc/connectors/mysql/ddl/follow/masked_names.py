@@ -1,11 +1,12 @@
 """Tracks earlier names of tables and columns under which ``[[mask]]`` masked values.
 
-A mask applies to a name. If rows get another name by a RENAME or EXCHANGE PARTITION, or are to be copied into a table
-made LIKE theirs, masked values would be shown if no mask is for that name: such a table is parked, unless the same
-values are masked there in the same way. It stays parked until it is created again, because a rename over an uncaptured
-name may take days to finish. A table whose masked column was renamed is also parked, until the column is renamed back
-or dropped, because a new snapshot would show its values. Rows that a statement copies into a followed table (INSERT …
-SELECT) count as rows of that table only. Called by `history` at each statement; `former` goes into the checkpoint.
+A mask applies to a name. If rows get another name by a RENAME or EXCHANGE PARTITION, or may be copied into a table made
+LIKE theirs, masked values would be shown if no mask is for that name. Such a table is parked, unless the same values
+are masked under the new name in the same way. It stays parked until it is created again, because renames by way of a
+name that is not captured may take days to finish. A table whose masked column was renamed is also parked, until the
+column is renamed back or dropped, because a new snapshot would show its values. Rows that a statement copies into a
+followed table (INSERT … SELECT) count as rows of that table only. Called by `history` at each statement; `former` goes
+into the checkpoint.
 """
 
 from __future__ import annotations

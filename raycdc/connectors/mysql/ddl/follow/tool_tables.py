@@ -130,7 +130,8 @@ class ToolTables:
         return NewNames(previous_names, shapes, shadows)
 
     def leaves(self, table: TableId, to: TableId | None) -> bool:
-        """Return True if a tool renames the table to `to` and will give its name to another one by the next statement.
+        """Return True if a tool renames the table to `to`, and will give its name to another table by the next
+        statement.
 
         Some tools rename the two tables in separate statements; the name is unused in between.
         """

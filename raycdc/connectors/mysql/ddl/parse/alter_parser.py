@@ -112,7 +112,7 @@ class AlterParser(ColumnParser):
     def key_or_constraint(self) -> tuple[str, ...] | None:
         """Read an index or constraint.
 
-        Returns the columns of a primary key, empty for others; None if neither comes next.
+        Returns the columns of a primary key, empty for others; None if none of them comes next.
         """
         if self.peek_words("PERIOD", "FOR"):
             self._period()

@@ -23,7 +23,7 @@ _SESSION_VALUES = frozenset(
     {"CURRENT_USER", "CURRENT_ROLE", "SESSION_USER", "SYSTEM_USER", "UTC_DATE", "UTC_TIMESTAMP"}
 )
 
-#: Attributes without effect on rows: those of one word, and those of a word and a value.
+#: Attributes without effect on rows: attributes of one word, and attributes of a word and a value.
 _SINGLE = frozenset({"VISIBLE", "INVISIBLE"})
 _WITH_VALUE = frozenset(
     {"COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID", "REF_SYSTEM_ID"}

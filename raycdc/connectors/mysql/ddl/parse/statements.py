@@ -1,4 +1,4 @@
-"""DDL statements as values, independent of any table: the parser makes them, and `ddl` applies them.
+"""DDL statements as values, independent of any table: the parser makes these values, and `ddl` applies them.
 
 Their parts are resolved: renames have the final names, and defaults have their values.
 """
@@ -23,15 +23,15 @@ class DdlDialect:
     `display_width`: types are printed with widths (MariaDB, and MySQL before 8.0.19). `ansi_quotes`,
     `backslash_escapes`, `real_as_float`, `oracle` (types of MariaDB's Oracle mode) and `maxdb` (a TIMESTAMP is a
     DATETIME) follow from the statement's ``sql_mode``. `connection` is the character set to which the session converted
-    its literals from that of the `client`; both are empty if it did not. `lower_case_names` is ``lower_case_table_names
-    = 1``. `explicit_timestamps`: a TIMESTAMP is nullable by default (``explicit_defaults_for_timestamp``).
-    `geomcollection`: GEOMETRYCOLLECTION is printed under this name (MySQL 8, in which TEXT(0) is TINYTEXT, too).
-    `version` (80015) decides which version comments are executed; None if all remaining ones were executed, as in a
-    log, whose server removes the others. `strict`: a value that does not fit is an error (``sql_mode``).
-    `mariadb_comments`: ``/*M! … */`` is executed. `time_zone` is the session's, empty if unknown. `empty_is_null`:
-    ``''`` means NULL (MariaDB's ``EMPTY_STRING_IS_NULL``). `zero_is_value`: adding AUTO_INCREMENT leaves zeros
-    unchanged. `pads_char`: a CHAR is read with trailing spaces. `types` are the user's settings, which apply to new
-    columns.
+    its literals from that of the `client`; both are empty if it did not. `lower_case_names` is
+    ``lower_case_table_names = 1``. `explicit_timestamps`: a TIMESTAMP is nullable by default
+    (``explicit_defaults_for_timestamp``). `geomcollection`: GEOMETRYCOLLECTION is printed under this name (MySQL 8, in
+    which TEXT(0) is TINYTEXT, too). `version` (80015) decides which version comments are executed; None if all version
+    comments in the statement were executed, as in a log, because the server removes all others. `strict`: a value that
+    does not fit is an error (``sql_mode``). `mariadb_comments`: ``/*M! … */`` is executed. `time_zone` is the
+    session's, empty if unknown. `empty_is_null`: ``''`` means NULL (MariaDB's ``EMPTY_STRING_IS_NULL``).
+    `zero_is_value`: adding AUTO_INCREMENT leaves zeros unchanged. `pads_char`: a CHAR is read with trailing spaces.
+    `types` are the user's settings, which apply to new columns.
     """
 
     mariadb: bool = False

@@ -166,11 +166,11 @@ def _quoted(statement: str, at: int, quote: str, *, backslash_escapes: bool) -> 
 
 
 def split_statements(script: str) -> Iterator[tuple[str, int]]:
-    """Yield the statements of a script, each with its first line. A ``;`` at the end of a line, outside quotes, ends
-    one.
+    """Yield the statements of a script, each with its first line.
 
-    A comment may follow on that line. A ``;`` within a line does not end a statement (bodies of triggers have them).
-    Text in quotes or comments that does not end belongs to the last statement.
+    A ``;`` at the end of a line, outside quotes, ends a statement. A comment may follow the ``;`` on that line. A ``;``
+    within a line does not end a statement (bodies of triggers have them). Text in quotes or comments that does not end
+    belongs to the last statement.
     """
     start, line = 0, 1
     for end, following in (*_statement_ends(script), (len(script), len(script))):

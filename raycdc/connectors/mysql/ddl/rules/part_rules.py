@@ -1,7 +1,7 @@
 """The rules that judge the parts of an understood statement, the names in its renames, and each effect.
 
-`PART_RULES` judge each part, and `TABLE_RULES` a part about a table, in order, each after the effect of the previous
-one.
+`PART_RULES` judge each part of a statement. `TABLE_RULES` judge a part that is about a table. The parts are judged in
+order, and the effect of a part is applied before the next part is judged.
 
 `NAME_RULES` judge the names in renames last and all together: RENAME TABLE, and RENAME inside ALTER TABLE. All renames
 of a statement count together: only the names before the statement matter, not the names in between. Renames of
@@ -170,7 +170,7 @@ def changes_the_table(part: TablePart, facts: HistoryFacts) -> MySqlVerdict:
 TABLE_RULES: tuple[Rule[TablePart, HistoryFacts, MySqlTable], ...] = (
     # Asked before `is_not_captured`, because it also applies to tools' tables.
     is_like_a_temporary_table,
-    # Asked before the rules that need a followed table, or would treat this one as new.
+    # Asked before the rules that need a followed table, or would treat this table as new.
     is_not_captured,
     # Asked before `changes_the_table`, which needs the dropped table; the rule in between concerns created tables only.
     drops_what_nobody_followed,
@@ -251,7 +251,9 @@ def was_not_captured_before(given: GivenName, facts: HistoryFacts) -> MySqlVerdi
 
 
 def may_have_other_rows(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Resnapshot a table replaced by a tool's table of another one, or by the old table that was put back by hand."""
+    """Resnapshot a table that was replaced by a tool's copy of another table, or by the old table that was put back by
+    hand.
+    """
     assert given.before is not None
     shadow, role = given.names.shadows.get(given.before), facts.tools.role(given.before)
     old = role is not None and role[1] == "old" and "/* gh-ost */" not in given.statement.text

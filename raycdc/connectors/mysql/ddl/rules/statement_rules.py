@@ -156,7 +156,7 @@ def repairs(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | N
 
 
 def may_mean_a_temporary_table(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Resnapshot a table if the statement may concern a temporary one of its name, which is right in both cases."""
+    """Resnapshot a table if the statement may concern a temporary table of its name. This is right in both cases."""
     doubt = facts.temporary.doubt(statement.item, statement.affected)
     if doubt is None:
         return None

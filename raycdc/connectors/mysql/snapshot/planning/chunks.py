@@ -55,7 +55,7 @@ from raycdc.errors import ConfigError, SourceUnavailableError
 TRIES_MAX = 24
 #: The factor by which a chunk may be larger or smaller than requested.
 TOLERANCE = 1.4
-#: The rows of one chunk are counted to calibrate the estimates, up to this many times as many as it should have.
+#: To calibrate the estimates, the rows of one chunk are counted, up to this many times the rows that it should have.
 _COUNTED_FACTOR = 6
 #: The greatest factor by which the step grows or shrinks between two estimates.
 _STEP_FACTOR_MAX = 16

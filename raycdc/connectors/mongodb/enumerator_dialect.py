@@ -145,7 +145,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class CollectionProbes:
-    """The probes of collections; see the module's docstring. Each has its own client, and blocks.
+    """The probes of collections; see the module's docstring. Each probe has its own client, and blocks.
 
     `context` has the rules of targets, and whether row images must be the target's rows.
     """

@@ -98,7 +98,9 @@ _DIGITS_MAX = 34
 
 @dataclass(frozen=True, slots=True)
 class CollectionLayout:
-    """Columns in order, `ID` first and never NULL. `rest`, `whole` and `others` name the columns that are no field.
+    """The layout of a collection: its columns in order, `ID` first and never NULL.
+
+    `rest`, `whole` and `others` name the columns that are no field.
 
     `others` are pairs of a field and the additional JSON column for values that the field's column cannot hold. `uuid`
     is the collection's UUID in hexadecimal ("": not known). A new UUID means a new collection of the same name. `asked`

@@ -142,9 +142,10 @@ _AFTER = np.array([-1, RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.UPDATE_AFTE
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Concatenated events in `data`; row ``n`` of `events` has the offsets of the n-th (`E_…`).
+    """A batch of events, which are concatenated in `data`.
 
-    `names` has the collection of a namespace's number, None for one that is not captured.
+    Row ``n`` of `events` has the offsets of the n-th event (`E_…`). `names` has the collection of each namespace's
+    number, None for a collection that is not captured.
     """
 
     data: bytes

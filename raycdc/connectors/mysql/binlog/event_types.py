@@ -145,8 +145,9 @@ def event_name(kind: int) -> str:
 class LogKind:
     """A log of MySQL or of MariaDB.
 
-    `verify_checksums` compares CRC32s. In a `whole_file`, each event ends at its recorded position; a dump skips some
-    events. `json_point_zero`: the server prints an integral double of a JSON document with ``.0``, as since MySQL 8.0.
+    If `verify_checksums` is set, CRC32s are compared. In a `whole_file`, each event ends at its recorded position; a
+    dump skips some events. `json_point_zero`: the server prints an integral double of a JSON document with ``.0``, as
+    since MySQL 8.0.
     """
 
     mariadb: bool = False

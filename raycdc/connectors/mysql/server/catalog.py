@@ -261,7 +261,7 @@ def _perhaps_below(
     """Return the `tables` that may be below a MERGE table whose definition the server does not show.
 
     They are the tables with the same types of columns. If a damaged table below the MERGE table is repaired, rows can
-    be written through the MERGE table again, and the log does not have these under the names of the tables below.
+    be written through the MERGE table again, and the log does not have these rows under the names of the tables below.
     """
     merged = load_tables(connection, [over]).get(over)
     types = None if merged is None else [column.column_type for column in merged.columns]

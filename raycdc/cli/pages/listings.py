@@ -36,10 +36,10 @@ def _table_line(cells: Sequence[str]) -> str:
 
 _FORMATS_BEGIN = """# Message formats and their options
 
-Messages of Kafka's topics (`raycdc docs kafka`) are in one of these formats. `format = "maxwell-json"` takes one as
-it is, `format = { type = "maxwell-json", on_error = "skip" }` with options; it stands in `[source]` where messages are
-read, and in `[sink]` where they are written. `raycdc inspect messages --format FORMAT FILE` prints what messages mean,
-and `raycdc docs types` how values look in each."""
+The messages of Kafka topics (`raycdc docs kafka`) are in one of these formats. `format = "maxwell-json"` selects a
+format with its defaults, `format = { type = "maxwell-json", on_error = "skip" }` with options. Set it in `[source]`
+for topics that are read, and in `[sink]` for topics that are written. `raycdc inspect messages --format FORMAT FILE`
+prints the changes that messages describe; `raycdc docs types` says how each format writes values."""
 
 _KEY = LogicalType(TypeKind.INT32)
 
@@ -66,38 +66,50 @@ def is_written(identifier: str) -> bool:
 
 _CHANGES_BEGIN = """# Schema changes: what becomes of the target
 
-`pipeline.schema_change` says how far a target follows its source's table (`raycdc docs configuration`). Every cell
-of these tables is played into every target by the tests of raycdc.
+`pipeline.schema_change` says how far a target follows its source's table (`raycdc docs configuration`). The tests of
+raycdc check every cell of these tables with every kind of target.
 
-*follows*: the target changes as the table did, before a row of the new shape is written. *stays*: it keeps its columns;
-later rows have null in one that went, and a column that came is left out. *keeps both*: it keeps what it has and gets
-what is new. *refused*: the table is parked before a row of the new shape is written, and the others go on. `fail`
-refuses every change, and the run ends; `try_evolve` is `evolve`, and leaves out what a target cannot have. Files and
-messages have the columns of their rows, whatever those before had; files cannot be told to `ignore`. That rows go is a
-message where a format has one, which `maxwell-json`, of which the table is, has not. Columns of databases and documents
-are found by name, and have no places."""
+- *follows*: the target changes as the table did, before a row with the new columns is written.
+- *stays*: the target keeps its columns. Later rows have null in a column that the source dropped, and a column that the
+  source added is left out.
+- *keeps both*: the target keeps its columns and gets the new ones.
+- *refused*: the table is parked before a row with the new columns is written, and the other tables continue.
 
-_ROWS = """## What the rows get that exist
+`try_evolve` is like `evolve`, but leaves out a change that the target cannot make. Under `fail` every change ends the
+run.
 
-In an upsert target. Rows of a changelog, of files and of topics keep what they had, and have null in a column that came
-later; under `evolve` lakes and databases show them under the names of today. Copying values is one commit of the whole
-table for Delta and Iceberg, one `UPDATE` for a database, and changes of all documents, some thousand at a time, for
-MongoDB; it is done once, before rows of the new shape, whatever dies meanwhile."""
+A file or message has the columns that its rows had at the source, and the columns of earlier files and messages do not
+matter. Files cannot ignore a change. A truncation is written to a topic only if the message format has a message for
+it; the cells for kafka are those of `maxwell-json`, which has none. The position of a column does not matter in
+databases and MongoDB, because columns are found by name there."""
 
-_TYPES = """## Another type
+_ROWS = """## What existing rows get
 
-A server does not log the rows that a statement converts. So a statement of MySQL or MariaDB that may change values
-(`INT` to `VARCHAR`, a smaller `INT`, a `DECIMAL` with fewer digits, a `DATETIME` with fewer fractions, a shorter text)
-resnapshots the table automatically, under `evolve`, `try_evolve` and `lenient`: its rows are deleted from an upsert
-target, which gets the new type, and all are read again. A line and the event `parked` with `again` report the reason,
-and so does `raycdc status` while the table is read. If the target cannot get the type (`ignore`, or a changelog of a
-lake or database, whose rows stay) the table is parked instead, and under `fail` the run ends. The same holds for a new
-column whose value in old rows is computed (`raycdc docs troubleshooting`)."""
+The table below is for upsert targets. The rows of a changelog, of files and of topics are not changed, and have null in
+a column that was added later; under `evolve`, lakes and databases show the values of renamed columns under the new
+names. Copying values takes one commit of the whole table in Delta and Iceberg, one `UPDATE` in a database, and in
+MongoDB changes of all documents, some thousand at a time. It is done once, before rows with the new columns are
+written, even if a process dies meanwhile."""
 
-_OTHERS = """A renamed key column is refused under `lenient`. Where the source gives a renamed column's name to another
-column at once, the target has no second place for its values: they are under the new name alone. Where several tables
-are merged into one target, it only grows: a column that one of them renames is one more, with the values of the old one
-in the rows that exist, and tables that have the old name write theirs under both; in a changelog it has null there."""
+_TYPES = """## A new type of a column
+
+A server does not log the rows that a statement converts. If a statement of MySQL or MariaDB may change values (`INT` to
+`VARCHAR`, a smaller `INT`, a `DECIMAL` with fewer digits, a `DATETIME` with fewer fractional digits, a shorter text),
+raycdc therefore resnapshots the table automatically, under `evolve`, `try_evolve` and `lenient`: the rows of an upsert
+target are deleted, the target gets the new type, and all rows are read again. A line and the event `parked` with
+`again` report the reason, and so does `raycdc status` while the table is read. If the target cannot get the type (under
+`ignore`, or in a changelog of a lake or database, which keeps its rows), the table is parked instead; under `fail` the
+run ends. The same holds if a column is added whose value in existing rows is computed (`raycdc docs
+troubleshooting`)."""
+
+_OTHERS = """\
+Renaming a key column is refused under `lenient`. If the source renames a column and gives the old name to a different
+column at the same time, the target has no place for the values under the old name: they are under the new name only.
+
+A target into which several tables are merged never loses a column. If one of the tables renames a column, the target
+gets an additional column with the new name. In an upsert target, existing rows get the old column's values in the new
+column, too, and tables that still use the old name write their values under both names. In a changelog, these rows have
+null in the new column."""
 
 
 def changes_page() -> str:
@@ -147,33 +159,35 @@ MODULES = (
 
 _BEGIN = """# Errors and exit codes
 
-A command that fails prints one paragraph: what happened, where, and what to do. That text knows more than this page,
-which has the classes behind the texts: `raycdc run --json` names them (`"event": "error"`), and so does a log. The exit
-code is the command's. *Again* says that a run tries it again by itself, for up to five minutes, before it ends.
+A command that fails prints one paragraph: what happened, where, and what to do. This text has more details than this
+page, which lists the classes of errors. `raycdc run --json` names the class (`"event": "error"`), and so does a log.
+The tables are grouped by the exit code with which the command ends. *Again* has "yes" if a run retries by itself, for
+up to five minutes, before it ends.
 
-`raycdc docs troubleshooting` is sorted by symptom, and describes the automatic reaction to each.
+`raycdc docs troubleshooting` is sorted by symptom, and describes what raycdc does by itself.
 
 ## Exit codes
 
 | code | meaning |
 |---|---|
-| 0 | done; also ended in order by SIGTERM, as systemd and Kubernetes do |
+| 0 | done; also after SIGTERM, by which systemd and Kubernetes stop a process |
 | 1 | a bug in raycdc; the traceback is shown |
 | 2 | the configuration is wrong; all its problems are listed |
 | 3 | the source cannot be reached, or does not permit what is needed |
 | 4 | data or a schema that cannot be handled |
-| 5 | the sink refused |
-| 6 | the state cannot be used; also ended because another driver took it over (`FencedError`) |
-| 7 | Ray was lost, or did not start; the next run goes on from what was sealed |
+| 5 | the sink refused, or cannot be reached |
+| 6 | the state cannot be used, or another driver has taken it over (`FencedError`) |
+| 7 | Ray was lost, or did not start; the next run continues from the last sealed epoch |
 | 8 | `verify` found rows that differ |
-| 9 | `verify` found none, but could not compare a table |
+| 9 | `verify` found no difference, but could not compare a table |
 | 130 | interrupted with Ctrl-C; nothing is lost |"""
 
 _PARKED = """## Errors that park a table
 
-They end no run: the table is parked, the others go on, and `raycdc tables list` has the reason and the text. `--until
-caught-up` ends with 4 once the others are done; with `pipeline.on_table_error = "fail"` every run ends at once, with
-the code below. After the cure, `raycdc tables resnapshot` begins the table anew."""
+These errors do not end a run: the table is parked, the other tables continue, and `raycdc tables list` shows the reason
+and the text. A run with `--until caught-up` ends with 4 when the other tables have caught up. With
+`pipeline.on_table_error = "fail"` every run ends immediately, with the exit code in the table. When the cause is
+removed, resnapshot the table with `raycdc tables resnapshot`."""
 
 _CODES = {
     ExitCode.BUG: "a bug in raycdc, or an error without a name of its own",
@@ -197,7 +211,10 @@ def errors_page() -> str:
         parts += [f"## Exit code {exit_code.value}: {about}", table(("error", "it means", "again", "what to do"), rows)]
     parts += [_PARKED, table(("error", "exit code", "reason", "it means", "what to do"), map(_parking, parking))]
     reasons = [(f"`{reason}`", f"{WAYS_OUT[reason]}.") for reason in ParkReason]
-    parts += ["As `raycdc tables list` says the way out, by the reason:", table(("reason", "way out"), reasons)]
+    parts += [
+        "`raycdc tables list` prints one of these solutions for each parked table, by its reason:",
+        table(("reason", "solution"), reasons),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -70,8 +70,8 @@ class ChangeKind:
 
     statement: str
     effects: Effects
-    evolve_rows: str = "what they had"
-    lenient_rows: str = "what they had"
+    evolve_rows: str = "the same as before"
+    lenient_rows: str = "the same as before"
     where: Mapping[str, Effects] = field(default_factory=dict)
 
 
@@ -86,48 +86,62 @@ _LOOSE: Mapping[str, Effects] = dict.fromkeys(LOOSE, _ALWAYS)
 
 CHANGES: Mapping[str, ChangeKind] = {
     "add_column": ChangeKind(
-        "a column is added", (_FOLLOWS, _FOLLOWS, _STAYS), "its constant default, else null", "the same", _LOOSE
+        "a column is added",
+        (_FOLLOWS, _FOLLOWS, _STAYS),
+        "the column's constant default; without one, null",
+        "the same",
+        _LOOSE,
     ),
     "drop_column": ChangeKind(
-        "a column is dropped", (_FOLLOWS, _STAYS, _STAYS), "the others", "the column with what they had", _LOOSE
+        "a column is dropped", (_FOLLOWS, _STAYS, _STAYS), "the remaining columns", "the same as before", _LOOSE
     ),
     "rename_column": ChangeKind(
         "a column is renamed",
         (_FOLLOWS, _BOTH, _STAYS),
-        "its values, under the new name",
-        "its values, under both names",
+        "the column's values, under the new name",
+        "the column's values, under both names",
         _LOOSE,
     ),
     "rename_case": ChangeKind(
         "… to a name that differs in case only",
         (_FOLLOWS, _BOTH, _STAYS),
-        "its values, under the new name",
-        "its values, under both names, or the new one where the two are one",
+        "the column's values, under the new name",
+        "the column's values, under both names; under the new name, if the target does not distinguish case",
         {**_LOOSE, **dict.fromkeys(FOLDING, _ALWAYS)},
     ),
     "wider_type": ChangeKind(
         "a column gets a wider type (`INT` to `BIGINT`)",
         (_FOLLOWS, _FOLLOWS, _REFUSED),
-        "the same values in that type",
+        "the same values in the new type",
         "the same",
         _LOOSE,
     ),
-    "other_type": ChangeKind("a column gets another type, and the table is not read anew", _NEVER, where=_LOOSE),
+    "other_type": ChangeKind(
+        "a column gets a new type that is not wider, and the table is not resnapshotted", _NEVER, where=_LOOSE
+    ),
     "alter_column_position": ChangeKind(
         "a column moves",
         (_FOLLOWS, _STAYS, _STAYS),
         where={**_LOOSE, **dict.fromkeys(DATABASES, _UNCHANGED)},
     ),
-    "alter_primary_key": ChangeKind("the primary key is another one", _NEVER),
-    "alter_table_comment": ChangeKind("the table has another comment", _UNCHANGED),
+    "alter_primary_key": ChangeKind("the primary key is changed", _NEVER),
+    "alter_table_comment": ChangeKind("the table's comment is changed", _UNCHANGED),
     "rename_table": ChangeKind("the table is renamed", _NEVER),
-    "truncate_table": ChangeKind("the table is emptied", _ALWAYS, "they go", "they go", _EMPTIED),
-    "drop_table": ChangeKind("the table is dropped, and made again as it was", _ALWAYS, "they go", "they go", _EMPTIED),
+    "truncate_table": ChangeKind(
+        "the table is emptied", _ALWAYS, "the rows are deleted", "the rows are deleted", _EMPTIED
+    ),
+    "drop_table": ChangeKind(
+        "the table is dropped, and created again with the same columns",
+        _ALWAYS,
+        "the rows are deleted",
+        "the rows are deleted",
+        _EMPTIED,
+    ),
     "begins_again": ChangeKind(
-        "the table is read anew, with other columns",
+        "the table is resnapshotted with different columns",
         (_FOLLOWS, _BOTH, _STAYS),
-        "they go; columns that the source lost go, too",
-        "they go; columns that the source lost stay, with null",
+        "the rows are deleted; so are columns that the source no longer has",
+        "the rows are deleted; columns that the source no longer has stay, with null",
         {**_LOOSE, **_EMPTIED},
     ),
 }

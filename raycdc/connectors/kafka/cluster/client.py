@@ -176,6 +176,8 @@ class KafkaCluster:
     def _settings(self, topics: Iterable[str]) -> dict[str, dict[str, str | None] | None]:
         """Return the settings of each topic; None if the account may not read them."""
         asked = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(topics)}
+        if not asked:
+            return {}
         try:
             futures = self._ask(lambda: self._admin.describe_configs([*asked.values()]))
             options = {name: self._result(futures[resource]) for name, resource in asked.items()}

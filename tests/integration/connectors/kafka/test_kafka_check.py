@@ -328,3 +328,23 @@ def test_a_topic_that_may_not_be_written_any_more_parks_its_table_until_it_may(
     catch_up(job)
     inserted = [key for kind, ids in changes(guarded, topic) if kind == "INSERT" for key in ids]
     assert sorted(inserted) == [1, 1, 2], "those of the first snapshot, and of the second one"
+
+
+def test_a_compacted_topic_whose_tombstones_cannot_be_read_is_refused_by_name(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    with kafka.fresh_topic(config={"cleanup.policy": "compact"}) as topic:
+        produce(kafka, topic, b'{"id": 1, "v": "a"}')
+        code, findings = check(kafka, tmp_path, f'format = "json"\ntopics = ["{topic}"]')
+        ((status, text),) = of(findings, "compaction")
+        assert (code, status) == (3, "failed")
+        assert text.startswith(f"Topic {topic} is compacted (cleanup.policy), so that a row is deleted by a tombstone")
+        # Its keys are missing, and with them the rows that tombstones delete.
+        declared = '{ type = "json", columns = "id BIGINT, v STRING, PRIMARY KEY (id)" }'
+        code, findings = check(kafka, tmp_path, f'format = {declared}\ntopics = ["{topic}"]')
+        ((status, text),) = of(findings, "compaction")
+        assert "the keys of its messages are no JSON objects with the key columns (id)" in text
+    with kafka.fresh_topic() as topic:
+        produce(kafka, topic, b'{"id": 1, "v": "a"}')
+        code, findings = check(kafka, tmp_path, f'format = "json"\ntopics = ["{topic}"]')
+        assert (code, of(findings, "compaction")) == (0, [])

@@ -4,18 +4,20 @@
 |---|---|
 | `FREE` | takes effect at the next start |
 | `NEW_TABLES` | takes effect for new tables; followed tables keep their setting |
-| `LOCATION` | changes the target's location: the target there must hold the committed rows, which each start verifies |
-| `NEW_SNAPSHOT` | is refused unless a resnapshot of the tables is requested: their rows would not match |
+| `LOCATION` | changes the target's location; each start verifies that the target at the new location holds the \
+committed rows |
+| `NEW_SNAPSHOT` | is refused unless a resnapshot of the tables is requested, because rows already written would not \
+match |
 | `JUDGED` | is checked for each table against the state (routes, transforms) |
-| `NEW_STATE` | is refused: rows already written would not match, or could not be distinguished from new ones |
+| `NEW_STATE` | is refused, because rows already written would not match, or could not be distinguished from new rows |
 
-Any key of the sink's section except its type and write may change, whatever its class, while nothing was committed and
-no target holds rows of the state (`raycdc.driver.fitting.require_nothing_written`), because a first run may have failed
-due to it.
+As long as nothing was committed and no target holds rows of the state, any key of the sink's section except `type` and
+`write` may change, whatever its class (`raycdc.driver.fitting.require_nothing_written`). The reason is that a wrong
+value may have made the first run fail.
 
 `class_of` returns the class of a key; `tests/unit/config/test_configuration_changes.py` goes through all models, so
-that a missing key fails the build. A plug-in of another package declares its keys itself, ``option(…, change="free")``;
-otherwise they count as `NEW_STATE`, and a secret as `FREE`.
+that a missing key fails the build. An installed plug-in declares the class of each of its keys itself, as in
+``option(…, change="free")``. A key without a declaration is `NEW_STATE`, and a secret is `FREE`.
 
 `declared_models` returns all sections, including those of plug-ins; `keys_of` returns the keys of a model, dotted if a
 section has tables of its own.
@@ -154,7 +156,7 @@ CLASSES: Mapping[tuple[str, str], ConfigChangeClass] = {
 
 
 def listed_class(section: str, key: str) -> ConfigChangeClass | None:
-    """Return the class of a key of ours; None if it is not listed.
+    """Return the class of a key of raycdc's own sections; None if it is not listed.
 
     `section` is for example `source:mysql` or `route`.
     """
@@ -228,7 +230,7 @@ def _is_marked(field: FieldInfo, mark: type[LocalPath | AnyLocation]) -> bool:
 
 
 def leaf_types(annotation: Any) -> tuple[Any, ...]:
-    """Return the types that a value may have; those of a union are listed separately."""
+    """Return the types that a value may have. The members of a union are listed separately."""
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(leaf for part in get_args(annotation) for leaf in leaf_types(part))
     return leaf_types(get_args(annotation)[0]) if get_origin(annotation) is Annotated else (annotation,)

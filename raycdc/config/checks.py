@@ -16,9 +16,11 @@ class CheckResult:
     `text` is the whole message, a sentence that names its subject; `name` is for ``check --json``.
 
     `fix` is the remedy if the result is not `ok`. A result that is not `required` is a warning. `error` is the error
-    with which a run would end. With `parks`, the finding concerns one table, which a run parks while the other tables
-    go on. A problem found is a result that is not `ok`; a `SourceError` is raised if the source does not answer, and
-    skips later checks.
+    with which a run would end. If `parks` is True, the finding concerns one table, which a run parks while the other
+    tables go on.
+
+    A check reports a problem as a result that is not `ok`. If the source does not answer, the check raises
+    `SourceError`, and later checks are skipped.
     """
 
     name: str

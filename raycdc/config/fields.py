@@ -2,7 +2,7 @@
 
 `option` is the one way to declare a key: its help, unit and example feed the reference page and the JSON Schema.
 
-TOML as it is read: values of a known kind, which only the loader and validators of sections look into.
+A TOML document as it is read. Only the loader and the validators of sections interpret its values.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ def texts_of(section: TomlTable, name: str) -> tuple[str, ...]:
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: Larger than any disk, and the longest time that the operating system can wait for.
+#: The maximum size, which is larger than any disk, and the maximum duration, which is the longest timeout of the
+#: operating system.
 SIZE_MAX = 1 << 60
 SPAN_MAX = timedelta(days=36_500)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 
 class Options(BaseModel):
-    """Base of every configuration section: immutable, and a key it does not declare is an error."""
+    """Base of every configuration section. A section is immutable. A key that it does not declare is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -98,7 +99,7 @@ class Secret:
         from_text = core_schema.no_info_after_validator_function(cls, text)
 
         def made(value: Any, checked: Callable[[Any], str]) -> Secret:
-            """Keep the text's class: pydantic would make a plain text of a `Renewed`."""
+            """Keep the text's class, because pydantic would turn a `Renewed` into a plain text."""
             if isinstance(value, cls):
                 return value
             plain = checked(value)
@@ -144,9 +145,10 @@ def option(
 
     Without `default` it is required.
 
-    `change` is for plug-ins of other packages: the effect of changing the key on a state (`raycdc.config.changes`).
-    With `init` the key is asked for by ``raycdc init`` although it has a default. A `deprecated` key works, but setting
-    it causes a warning. `constraints` are pydantic's (``ge``, ``le``, ``min_length`` …).
+    `change` is for plug-ins that are not part of raycdc: the effect of changing the key while a state exists
+    (`raycdc.config.changes`). If `init` is True, ``raycdc init`` asks for the key although it has a default. A
+    `deprecated` key works, but setting it causes a warning. `constraints` are pydantic's (``ge``, ``le``,
+    ``min_length`` …).
     """
     extra: JsonDict = {"unit": unit} if unit else {}
     if change:
@@ -265,13 +267,13 @@ def _kept(value: str, checked: ValidatorFunctionWrapHandler) -> str:
     return value if isinstance(value, Renewed) else plain
 
 
-#: A text that may hold a secret: with a reference it stays a `Renewed`.
+#: A text that may hold a secret. If it has a reference, it stays a `Renewed`, which is resolved again later.
 KeptText = Annotated[str, WrapValidator(_kept)]
 
 
 def _flattened(table: TomlTable, prefix: str = "") -> dict[str, TomlValue]:
-    """Return nested tables as dotted names: TOML reads ``spark.driver.memory = "4g"`` as nested tables, Spark expects
-    the name.
+    """Return nested tables as dotted names, because TOML reads ``spark.driver.memory = "4g"`` as nested tables, and
+    Spark expects the whole name.
     """
     flat: dict[str, TomlValue] = {}
     for key, value in table.items():

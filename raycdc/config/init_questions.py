@@ -44,7 +44,8 @@ class InitQuestions:
     A key with a default is included if its `option` has ``init=True``.
     """
 
-    #: A noun for what can be chosen, and the key of the section that lists the choices; a sink has no such key.
+    #: A noun for the things to choose from, and the key of the section that lists the chosen ones. A sink has no such
+    #: key.
     noun: ClassVar[str] = "Tables"
     chosen: ClassVar[str] = "tables"
     #: The kind of ``raycdc sandbox`` in which people can try this source.
@@ -77,9 +78,10 @@ class InitQuestions:
         return tuple(questions)
 
     def choices(self, answers: Answers, wanted: Sequence[str]) -> list[str]:
-        """Return names to choose from, only the `wanted` ones if any; empty if they are not known.
+        """Return the names to choose from; empty if they are not known.
 
-        Raises `SourceError` if the source cannot be queried, or lacks wanted ones.
+        If `wanted` has names, only these are returned. Raises `SourceError` if the source cannot be queried, or lacks a
+        wanted name.
         """
         return list(wanted)
 
@@ -127,7 +129,7 @@ def require_reference(text: str, flag: str, variable: str) -> None:
 def secret_in(variable: str, what: str = "Password") -> Secret:
     """Return the value of an environment variable.
 
-    If it is not set, ask for it once on a terminal; elsewhere it is empty.
+    If the variable is not set, ask for the value once if there is a terminal; otherwise return an empty text.
     """
     value = os.environ.get(variable)
     if value is None and sys.stdin.isatty():
@@ -147,7 +149,7 @@ def toml_line(setting: str, comment: str) -> str:
 
 
 def toml_text(text: str) -> str:
-    """Return a TOML string: a literal one if it holds backslashes, as patterns do."""
+    """Return a TOML string. A text with backslashes, such as a pattern, becomes a literal string."""
     return f"'{text}'" if "\\" in text and "'" not in text else json.dumps(text, ensure_ascii=False)
 
 

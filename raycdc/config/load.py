@@ -24,7 +24,7 @@ from raycdc.core.secrets import KeyPath, ReferenceResolver, show_key_path
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 
-#: A larger file is no configuration. The limit also bounds reading from a device that never ends.
+#: A larger file is no configuration. The limit also ends the reading of a device file that has no end.
 CONFIG_BYTES_MAX = 4 << 20
 
 #: Schemes of URLs that name a file of this machine, and names of this machine.
@@ -35,8 +35,8 @@ _OF_THIS_MACHINE = ("localhost", "::1")
 def _may_be_secret(text: str) -> bool:
     """Return True if a value of a key that may hold a secret can be secret.
 
-    A URL without an account that names a file or this machine is not secret: the configuration's readers know all that
-    it says.
+    A URL that has no account and names a file or this machine is not secret, because it contains nothing that readers
+    of the configuration do not know.
     """
     if "://" not in text:
         return bool(text)

@@ -1,7 +1,7 @@
 """A whole configuration, assembled from its sections, each of which is a module in this package.
 
-`PipelineConfig` is what the rest of raycdc receives: typed, complete, immutable. It is made by `raycdc.config.load`, or
-in Python from the section models directly.
+All other packages of raycdc receive a `PipelineConfig`, which is typed, complete and immutable. `raycdc.config.load`
+makes it, or Python code makes it directly from the section models.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raycdc.model.state_key import StateKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineConfig:
-    """A whole configuration. `warnings` are for the user's eyes, once, at the start. ``repr`` shows no secret."""
+    """A whole configuration. `warnings` are shown to the user once, at the start. ``repr`` shows no secret."""
 
     pipeline: PipelineOptions
     source: SourceConfig
@@ -85,9 +85,9 @@ class PipelineConfig:
 
     @property
     def early_epochs_per_hour(self) -> int:
-        """Return how many epochs per hour need not wait for ``epoch_interval``.
+        """Return the number of epochs per hour that may be sealed before ``epoch_interval`` has passed.
 
-        A configured interval is always kept, and a target for which each commit is expensive gets no additional epochs.
+        The number is 0 if the interval is configured, or if each commit to the target is expensive.
         """
         pipeline = self.pipeline
         if pipeline.epochs_per_hour is not None:
@@ -106,7 +106,7 @@ class PipelineConfig:
 
     @property
     def spark_from_bytes(self) -> int:
-        """Return the size of an epoch from which Spark writes it; 0: Spark writes every epoch."""
+        """Return the size from which Spark writes an epoch; 0 if Spark writes every epoch."""
         if self.spark.from_bytes is not None:
             return self.spark.from_bytes
         return 0 if self.pipeline.engines == "always" else FROM_BYTES
@@ -124,14 +124,14 @@ class PipelineConfig:
 
     @property
     def mode(self) -> Mode:
-        """Return when a run ends: by ``pipeline.mode``, or after the snapshot of a bounded source."""
+        """Return when a run ends: as ``pipeline.mode`` says, or after the snapshot of a bounded source."""
         return Mode.SNAPSHOT if self.source.bounded else self.pipeline.mode
 
     @property
     def until(self) -> Until | None:
-        """Return the end of a run; None: it goes on until it is stopped.
+        """Return the end of a run; None if the run goes on until it is stopped.
 
-        ``until-caught-up`` reads the log up to its present end, even after a bounded snapshot.
+        With ``until-caught-up``, a run reads the log up to its present end, even after a bounded snapshot.
         """
         match self.pipeline.mode if self.pipeline.mode is Mode.UNTIL_CAUGHT_UP else self.mode:
             case Mode.CONTINUOUS:
@@ -176,7 +176,8 @@ def repeated_problems(
 ) -> Iterator[str]:
     """Yield problems of the entries of repeated sections; None stands for an invalid entry.
 
-    An entry that names a single table which is not captured is an error. A receiver of notifications concerns no table.
+    An entry that names a single table which is not captured is an error. Receivers of notifications are not checked,
+    because they concern no table.
     """
     del notify
     for index, redacted in enumerate(mask):

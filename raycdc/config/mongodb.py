@@ -34,8 +34,8 @@ class MongoDbUri:
 def parse_mongodb_uri(uri: str) -> MongoDbUri:
     """Parse a connection string.
 
-    Raises `ValueError`, without quoting it, if the driver would refuse it or use another host than intended: an
-    unescaped slash ends the hosts, wherever it is.
+    Raises `ValueError`, which does not quote the string, if the driver would refuse it, or would use a different host
+    than intended because an unescaped slash ends the list of hosts.
     """
     scheme = next((one for one in _SCHEMES if uri.startswith(one)), None)
     if scheme is None:
@@ -48,8 +48,8 @@ def parse_mongodb_uri(uri: str) -> MongoDbUri:
     user, _, names = hosts[0].rpartition("@")
     nodes = [(name, None) for name in names.split(",")] if scheme == _SRV else _nodes(uri)
     if scheme == _SRV:
-        # The driver would query name servers. The user and password follow the same rules as in a plain connection
-        # string.
+        # The driver would query name servers to parse this scheme. User and password follow the rules of a plain
+        # connection string, so it is parsed as one.
         _nodes(f"mongodb://{hosts[0]}")
     where = scheme + ",".join(_shown(host, port) for host, port in nodes)
     password = user.partition(":")[2]

@@ -23,7 +23,7 @@ def problems_of(
 ) -> Iterator[tuple[KeyPath, str]]:
     """Return each problem as (place, text).
 
-    Values at `redacted` places are not shown; `elsewhere` maps key → right section.
+    Values at `redacted` places are not shown. `elsewhere` maps a key that is in the wrong section to the right section.
     """
     for item in error.errors(include_url=False):
         key_path: KeyPath = (section, *(part for part in item["loc"] if not _is_artifact(part)))

@@ -1,6 +1,6 @@
-"""Encryption of connections to databases, with the options that sources and sinks share, and checks of HTTP addresses.
+"""Options for the encryption of connections to databases, which sources and sinks share, and checks of HTTP addresses.
 
-The addresses are those of webhooks and of collectors of traces, as the configuration has them.
+The addresses are those of webhooks and of collectors of traces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TlsMode(StrEnum):
     VERIFY_IDENTITY = "verify-identity"
 
     def resolved(self, host: str) -> TlsMode:
-        """Return the mode itself, or for ``AUTO`` the one for `host`; a socket is passed as ``localhost``."""
+        """Return the mode, with ``AUTO`` replaced by the mode for `host`. For a socket, pass ``localhost``."""
         if self is not TlsMode.AUTO:
             return self
         return TlsMode.DISABLED if is_loopback(host) else TlsMode.VERIFY_IDENTITY
@@ -64,7 +64,9 @@ def split_url(url: str) -> tuple[SplitResult, str]:
 
 
 def is_plain_elsewhere(url: str) -> bool:
-    """Return True if others could read data sent to the URL: over plain HTTP, and to another machine."""
+    """Return True if data sent to the URL could be read on the way: it uses plain HTTP and names a different
+    machine.
+    """
     parts, host = split_url(url)
     return parts.scheme == "http" and not is_loopback(host)
 

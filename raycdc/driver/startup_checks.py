@@ -364,8 +364,8 @@ def _control(start: Start) -> Iterator[CheckResult]:
 def _metrics(start: Start) -> Iterator[CheckResult]:
     """Check that no other program listens at the metrics address.
 
-    The run that has this state may listen there, and so may its standby on the same machine, which then serves no
-    metrics.
+    If a run on this machine has the state, that run may listen at the address, so nothing is checked. A standby on the
+    same machine serves no metrics until the run has freed the port.
     """
     options = start.config.metrics
     if not options.address:

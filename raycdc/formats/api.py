@@ -1,11 +1,12 @@
 """The interface of a format, which converts bytes of messages to changelog batches and back, a whole batch at a time.
 
-A format comes through the entry-point group ``raycdc.formats`` (`load_format`). It makes one decoder per stream of
-messages whose order counts (a topic's partition), and one encoder per table. Each of them belongs to one thread.
+A format comes through the entry-point group ``raycdc.formats`` (`load_format`). A format makes one decoder for each
+ordered stream of messages (a topic's partition), and one encoder for each table. Each decoder and each encoder belongs
+to one thread.
 
-The decoder's contract: items come in the order of the messages. A table's rows are preceded by the schema change that
-explains their columns. A bad message gives no row at all, and the messages before it give all of their rows. Decoding
-the same messages from the same state gives the same rows.
+The contract of a decoder: items come in the order of the messages. The schema change that defines a row's columns comes
+before the row. A bad message gives no row at all, and the messages before it give all of their rows. The same messages,
+decoded from the same state, give the same rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FORMAT_VERSION = 1
 
 
 class BadMessageError(DataError):
-    """A message cannot be decoded. The text says where the message is, and quotes nothing of it."""
+    """A message cannot be decoded. The text names the position of the message, and quotes nothing of it."""
 
     cure = (
         "See the message with `raycdc inspect messages` and correct its producer. For bad messages that are already "
@@ -62,7 +63,7 @@ class MissingBeforeImageError(BadMessageError):
 class PartialRowError(BadMessageError):
     """A row lacks a field that earlier rows of its table had.
 
-    The message is partial, and the missing value is not NULL.
+    The message is partial: the missing value is unknown, and not NULL.
     """
 
     cure = (
@@ -74,7 +75,7 @@ class PartialRowError(BadMessageError):
 class MissingKeyError(BadMessageError):
     """A row, or a tombstone, has no value in a column of its table's key.
 
-    Rows without a key would all be one row of the target.
+    All rows without a key would become one row of the target.
     """
 
     cure = (
@@ -84,9 +85,10 @@ class MissingKeyError(BadMessageError):
 
 
 class ChangedKeyError(BadMessageError):
-    """A message names another key than the messages of its table before it, or a value of its key has another type.
+    """A message names different key columns than earlier messages of its table, or a value of its key has a different
+    type.
 
-    Rows that differ would become one row of the target.
+    Different rows could become one row of the target.
     """
 
     cure = (
@@ -133,7 +135,7 @@ class MessageBatch:
     """Messages in order, with one offset each. `values` are binary (null or empty: a tombstone).
 
     `keys` are the messages' keys, null for a message without one; None if they are not known, as in a file of messages.
-    `timestamps_ms` are the broker's times, for messages that carry none.
+    `timestamps_ms` are the broker's times, which are used for messages without a time.
     """
 
     origin: Origin
@@ -150,7 +152,8 @@ class MessageBatch:
 class RowsItem:
     """Rows of one table: its columns, the requested fields of the envelope, then `raycdc.model.META_FIELDS`.
 
-    `schema` describes all columns except `META_FIELDS`. `messages` holds the number of each row's message in the batch.
+    `schema` describes all columns except `META_FIELDS`. `messages` has, for each row, the number of its message in the
+    batch.
     """
 
     table: TableId
@@ -191,10 +194,10 @@ class BadMessage:
 class Decoded:
     """The changes of a batch of messages.
 
-    `failure` is the error of the first bad message if bad messages are not tolerated: `items` has everything before
-    that message, and nothing after it. `tombstones` counts the tombstones that delete no row. `state_changed` is True
-    if the decoder's state changed, even if no item shows the change. `key_only` has the tables with a delete of which
-    only the key is known.
+    `failure` is the error of the first bad message, if bad messages are not tolerated; `items` then has the changes of
+    all messages before that one, and of none after it. `tombstones` is the number of tombstones that delete no row.
+    `state_changed` is True if the decoder's state changed, even if no item shows the change. `key_only` has the tables
+    with a delete that has only the key of the row.
     """
 
     items: tuple[RowsItem | ChangeItem, ...]
@@ -218,7 +221,7 @@ class FormatDecoder(Protocol):
         ...
 
     def snapshot_state(self) -> dict[str, Any]:
-        """Return JSON-able data to continue from after a restart: the tables' schemas."""
+        """Return JSON-able data from which a decoder continues after a restart: the tables' schemas."""
         ...
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
@@ -258,7 +261,8 @@ class Format(Protocol):
     def decoder(self, *, keep_null_columns: bool = False, positions: bool = False) -> FormatDecoder:
         """Return a decoder for one ordered stream.
 
-        `keep_null_columns`: a field that has only been null becomes a column, too. `positions`: fill ``_pos``.
+        If `keep_null_columns` is True, a field that was null in every message becomes a column, too. If `positions` is
+        True, ``_pos`` is filled.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The layout of a format's messages as a value, and as arrays for compiled loops."""
+"""The layout of a format's messages (its *envelope*), as a value and as arrays for compiled loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raycdc.model import LogicalType, TypeKind
 
 _PAD = b"\0" * 8
 
-#: The maximum number of repeated texts that are recognised. Beyond it, all are forgotten.
+#: The maximum number of repeated texts that are recognised. If there are more, all are forgotten.
 REPEATS_MAX = 256
 
 
@@ -55,21 +55,22 @@ NESTED = LogicalType(TypeKind.JSON)
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeSpec:
-    """The layout of one format's messages. Paths are keys joined by dots, alternatives by ``|``; empty: no such field.
+    """The layout of one format's messages.
 
-    The keys of the action, the table and the row's images are all that JSON formats differ in, built-in ones and those
-    of other packages.
+    A path consists of keys joined by dots; alternative paths are separated by ``|``. An empty path means that the
+    format has no such field. Most JSON formats differ only in the keys of the action, the table and the row's images.
+    These flags describe the rows. `patch`: ``before`` has only the changed fields, and ``after`` supplies the rest.
+    `overlay`: a field that one image of an update lacks is in the other image. `whole_row`: the message is the row.
+    `documents`: rows are JSON inside strings. `extended`: values are MongoDB's extended JSON. `unavailable`: Debezium's
+    placeholder may replace a value.
 
-    `patch`: ``before`` holds only changed fields, and ``after`` supplies the others. `overlay`: the images of an update
-    complete each other. `whole_row`: the message is the row. `documents`: rows are JSON inside strings. `extended`:
-    values are MongoDB's extended JSON. `unavailable`: Debezium's placeholder may replace a value.
-
-    `whole_images`: if a field was in an earlier row, it is in every row, so a row without it is partial; the text is
-    the advice about such a row (empty: rows may lack fields).
+    `whole_images` is the advice about a row that lacks a field of earlier rows, in a format whose rows always have all
+    fields; such a row is partial. The text is empty if rows may lack fields.
 
     `wrapper` names a key that may hold the whole envelope. `repeats` are keys of the outermost object whose value is
-    the same text in one message after another; `version` is the one of them that describes the columns, and `key_list`
-    the one that lists the key columns. `keyed`: the names of the fields in a message's key determine the key columns.
+    the same text in many messages. Of these, `version` is the key whose text describes the columns, and `key_list` the
+    key whose text lists the key columns. If `keyed` is True, the names of the fields in a message's key determine the
+    key columns.
     """
 
     actions: Mapping[str, Action] = field(default_factory=dict)
@@ -203,7 +204,7 @@ class RepeatedTexts:
         self.view = self._view()
 
     def clear(self) -> None:
-        """Forget all texts. Their numbers will be used for others."""
+        """Forget all texts. Their numbers are used for new texts."""
         self._texts.clear()
         self.view = self._view()
 
@@ -219,8 +220,9 @@ class RepeatedTexts:
 
 
 class KnownTables:
-    """The tables that the scan recognises: (database, schema, table), and the number of the text that describes its
-    columns.
+    """The tables that the scan recognises.
+
+    A table is identified by database, schema and name, and by the number of the text that describes its columns.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,8 @@ from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import TableId, TableSchema
 from raycdc.model.rules.selector import TableSelector
 
-#: The target of messages that cannot be decoded, with ``on_error = "dead-letter"``. No message may name that table.
+#: The target of messages that cannot be decoded, if ``on_error = "dead-letter"``. No message may name this table as its
+#: own.
 DEAD_LETTERS = TableId("raycdc", "dead_letters")
 
 

@@ -22,7 +22,11 @@ KEYS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DifferingColumn:
-    """A column whose values differ; `moved_to` is a column that only the target has with all these values, or empty."""
+    """A column whose values differ between source and target.
+
+    `moved_to` is a column that only the target has and that has all values of the source's column, as after a rename;
+    empty if there is none.
+    """
 
     name: str
     moved_to: str = ""

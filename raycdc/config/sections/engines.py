@@ -1,5 +1,5 @@
-"""The sections ``[readers]``, ``[ray]`` and ``[spark]``: the processes that read and write, and the machines that they
-run on.
+"""The sections ``[readers]``, ``[ray]`` and ``[spark]``: the processes that read and write, and the machines on
+which they run.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from raycdc.model.state_key import LENGTH_MIN as STATE_KEY_LENGTH_MIN
 from raycdc.storage.url import is_url
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
-#: Early epochs per hour if the configuration does not set epochs: twice as many as the default of `epoch_interval`
-#: gives.
+#: The number of early epochs per hour if the configuration does not set `epoch_interval`: twice as many as the default
+#: interval gives.
 EPOCHS_PER_HOUR = 3600
 
 
@@ -24,7 +24,9 @@ Engines = Literal["auto", "always", "never"]
 
 
 class Mode(StrEnum):
-    """When a run ends: never, when it has caught up with the log position at its start, or after the snapshot."""
+    """The condition for the end of a run: none, having caught up with the log's end at its start, or the end of the
+    snapshot.
+    """
 
     CONTINUOUS = "continuous"
     UNTIL_CAUGHT_UP = "until-caught-up"
@@ -42,8 +44,8 @@ LeftOutChange = Literal[
     "truncate_table",
     "drop_table",
 ]
-#: All schema changes that can be left out. A table is always created, and a new key or name of a table is never left
-#: out silently.
+#: All schema changes that can be left out. A table is always created, and a changed key or name of a table is never
+#: ignored silently.
 SchemaChange = Literal["create_table", "alter_primary_key", "rename_table", LeftOutChange]
 
 

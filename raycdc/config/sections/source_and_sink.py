@@ -1,4 +1,4 @@
-"""The keys that every source and every sink has; connectors and sinks bring their own (`Plugin.config`)."""
+"""The keys that every source and every sink has. Connectors and sinks add keys of their own (`Plugin.config`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raycdc.model.rules.rate_limit import RateLimit
 class SourceConfig(Options):
     """Base of every source's section; a connector adds its own keys."""
 
-    #: True if the source may insert an existing row again, which a true changelog never does.
+    #: True if the source may insert a row that already exists, which a true changelog never does.
     repeats_inserts: ClassVar[bool] = False
     #: The key of the section that lists the captured tables, by names and regular expressions.
     tables_key: ClassVar[str] = "tables"
@@ -59,10 +59,10 @@ class SourceConfig(Options):
 
     @property
     def why_read_once(self) -> str:
-        """Return why the log cannot be read by a second stream, with the remedy; empty if it can.
+        """Return the reason why a second stream cannot read the log, with the remedy; empty if it can.
 
-        It is a sentence that continues after "because". Raises `ValueError` for an unvalidated section that does not
-        show it.
+        The text continues a sentence after "because". Raises `ValueError` if the section is not validated yet and the
+        reason cannot be determined.
         """
         return ""
 
@@ -72,9 +72,9 @@ class SourceConfig(Options):
 
     @property
     def why_key_only(self) -> str:
-        """Return why changes may have the key of the row before them alone, or nothing of it; empty if they have all.
+        """Return the reason why changes may lack columns of the row before the change; empty if they have all columns.
 
-        It is a sentence that continues after "because".
+        Such changes have only the key of that row, or nothing of it. The text continues a sentence after "because".
         """
         return ""
 
@@ -89,8 +89,9 @@ class SourceConfig(Options):
 
     @property
     def order_column(self) -> str:
-        """Return the column that orders the changes of a key, of which the greatest value wins; empty if changes come
-        in order.
+        """Return the column that orders the changes of a key; empty if changes come in order.
+
+        Of the changes of a key, the one with the greatest value in this column is the last.
         """
         return ""
 
@@ -107,8 +108,8 @@ class SourceConfig(Options):
 class SinkConfig(Options):
     """Base of every sink's section; a sink adds its own keys.
 
-    A sink that cannot update rows narrows `write` with `appends_only`; one whose tables can be partitioned, or have
-    properties, overrides `no_layout`.
+    A sink that cannot update rows restricts `write` with `appends_only`. A sink whose tables can be partitioned, or can
+    have properties, overrides `no_layout`.
     """
 
     #: True if the sink writes rows to the standard output of the pipeline's process.
@@ -128,10 +129,10 @@ class SinkConfig(Options):
 
     @property
     def names(self) -> NameRules:
-        """Return the names that targets can hold: any name, unless the sink is in the table of
-        `raycdc.model.rules.names` or says it here.
+        """Return the rules for names that targets can hold.
 
-        Picklable, and without secrets.
+        Every name is allowed unless `raycdc.model.rules.names` has rules for the sink, or the sink overrides this
+        method. The result is picklable, and has no secrets.
         """
         return NAMES.get(self.type, ANY_NAMES)
 
@@ -158,8 +159,9 @@ class SinkConfig(Options):
         return ()
 
     def commits_grow(self, pipeline: PipelineOptions) -> bool:
-        """Return True if commits become more expensive with the number of earlier commits of a target, so that
-        unnecessary ones are avoided.
+        """Return True if a commit becomes more expensive with the number of a target's earlier commits.
+
+        Unnecessary commits are then avoided.
         """
         return False
 
@@ -173,7 +175,7 @@ class SinkConfig(Options):
         yield from ()
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
-        """Return why a target with the columns of `schema` cannot have this layout; empty if it can.
+        """Return the reason why a target with the columns of `schema` cannot have this layout; empty if it can.
 
         `layout` names columns like `schema`. Called for each table with a layout, before anything is read and after
         each change of its columns. Pure.

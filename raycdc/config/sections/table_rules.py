@@ -132,8 +132,9 @@ class TransformOptions(Options):
 
 
 def masking_problems(masks: Masks, chunk_keys: Mapping[TableId, str]) -> list[str]:
-    """Return the problems of chunk keys that a mask hides, for a configuration without a key to encrypt the bounds of
-    chunks.
+    """Return a problem for each masked column by which a table is cut into chunks.
+
+    Such a column needs a key that encrypts the bounds of chunks; call this only if the configuration has none.
     """
     return [
         f"source.snapshot.key: {table} is cut into chunks by {column}, which a mask hides, so that the state would "

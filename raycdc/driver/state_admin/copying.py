@@ -125,7 +125,10 @@ def stored_name(location: StateLocation, name: str) -> str:
 
 
 def require_readable(location: StateLocation) -> StateFolder:
-    """Return the documents of an existing state, even a barred one. Raises `StateError` if there is none."""
+    """Return the documents of an existing state, even if it is barred: moved away, or an incomplete copy.
+
+    Raises `StateError` if there is no state.
+    """
     folder = location.open()
     if folder.read(NAME) is None and not folder.has_remains():
         raise no_state(folder)

@@ -1,9 +1,10 @@
-"""Column arenas of the formats: reusable buffers of one table in Arrow's layout, which compiled loops fill.
+"""An arena is a set of reusable buffers for the rows of one table, which compiled loops fill in Arrow's layout.
 
-Row ``r`` of column ``c``: a number is the word ``i64[base + r]`` whatever its type (128 bits: two words from ``base +
-2r``) and is narrowed when the batch is made; text lies at ``vdata[begin + voff[s, r]]`` up to ``voff[s, r + 1]``, where
-``s`` is the column's slot; null is ``valid[c, r] = 0``. `ArenaView.col` holds base, slot and what the column expects.
-Buffers grow on request and never shrink. No Python object exists per row.
+The value of column ``c`` in row ``r`` is stored as follows. A number of any type is the word ``i64[base + r]``; a
+number of 128 bits is two words from ``base + 2r`` on. The number gets its type when the batch is made. A text begins at
+``vdata[begin + voff[s, r]]`` and ends at ``voff[s, r + 1]``, where ``s`` is the slot of the column. A null has
+``valid[c, r] = 0``. `ArenaView.col` has, for each column, its base, its slot and its kind. Buffers grow on request and
+never shrink. No Python object exists per row.
 """
 
 from __future__ import annotations
@@ -106,9 +107,9 @@ class Arena:
         self.view.meta[:held] = old.meta[:held]
 
     def grow_text(self) -> None:
-        """Make the room that the loop noted in the counters.
+        """Make as much room as the loop requested in the counters.
 
-        Replaces `view`. Raises ValueError beyond Arrow's offsets.
+        Replaces `view`. Raises ValueError if Arrow's offsets cannot address so much.
         """
         slot, need = int(self._counters[cells.FULL_SLOT]), int(self._counters[cells.FULL_NEED])
         if need > _TEXT_BYTES_MAX:

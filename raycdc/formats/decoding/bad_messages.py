@@ -83,7 +83,7 @@ def value_problem(error: int) -> str:
     return _VALUES[error]
 
 
-#: The errors of a dialect that reads JSON of another structure than its format's.
+#: The errors that a dialect raises for JSON that does not have its format's structure.
 MALFORMED = (SchemaError, TypeError, KeyError, ValueError, AttributeError, IndexError)
 
 
@@ -119,7 +119,7 @@ class MessageAt:
 
     @property
     def location(self) -> str:
-        """Where the message is: topic, partition and offset."""
+        """Return the position of the message: topic, partition and offset."""
         return self.batch.origin.location(int(self.batch.offsets[self.in_batch]))
 
     def text(self, slot: int) -> str:

@@ -1,9 +1,10 @@
 """Decodes batches of JSON messages of any format that an `EnvelopeSpec` describes.
 
-A batch is cut into chunks of about `CHUNK_BYTES`, so that the tokens stay in the processor's cache. For each chunk the
-compiled scan finds envelopes and tables (`named_tables`); then the messages between two DDL messages are decoded table
-by table into that table's arena (`pieces`). Cases that the loops cannot decide (a new table, a new field, a schema
-text, a bad message) are decided in Python, once per table, field, text or message. No Python object exists per row.
+A batch is cut into chunks of about `CHUNK_BYTES`, whose tokens fit in the processor's cache. In each chunk, the
+compiled scan finds envelopes and tables (`named_tables`). Then the messages between two DDL messages are decoded, table
+by table, into the buffers of the table (`pieces`, `arena`). Python decides the cases that the loops cannot: a new
+table, a new field, a schema text, a bad message. It does so once per table, field, text or message; no Python object
+exists per row.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ from raycdc.formats.options import FormatOptions
 from raycdc.model import TableId
 from raycdc.model.evolution import SchemaChangeEvent
 
-#: The bytes of messages that are tokenized before their rows are decoded: few enough for the tokens to stay in a cache,
-#: and enough for the Python work per chunk not to matter.
+#: The number of bytes of messages that are tokenized before their rows are decoded. It is small enough for the tokens
+#: to stay in a cache, and large enough for the Python work per chunk not to matter.
 CHUNK_BYTES = 1 << 20
 
 
@@ -127,7 +128,7 @@ class EnvelopeDecoder:
     def _chunk(self, batch: MessageBatch, chunk: Chunk) -> tuple[BadMessageError | None, int]:
         """Decode a chunk.
 
-        Returns the first failure, if any, and the number in the batch of the message at which decoding stopped.
+        Returns the first failure, if any, and the message at which decoding stopped, as its number in the batch.
         """
         self._tables.scan(batch, chunk)
         self._seq = chunk.number(self._seq)
@@ -170,7 +171,7 @@ class EnvelopeDecoder:
     def _rows(self, batch: MessageBatch, chunk: Chunk, first: int, stop: int) -> tuple[BadMessageError | None, int]:
         """Decode the messages from `first` up to `stop`, table by table.
 
-        Returns the first failure, and where decoding stopped.
+        Returns the first failure, if any, and the number of the message at which decoding stopped.
         """
         tables = chunk.column(envelope.TABLE_NUMBER)[first:stop]
         wanted = np.flatnonzero((chunk.column(envelope.ACTION)[first:stop] <= envelope.DELETE) & (tables >= 0)) + first
@@ -268,9 +269,9 @@ class EnvelopeDecoder:
 def _runs(
     wanted: npt.NDArray[np.int64], chunk: Chunk, shapes: Sequence[Shape]
 ) -> list[tuple[npt.NDArray[np.int64], Shape]]:
-    """Return the messages grouped by table, and split where the shape changes.
+    """Return runs of messages: those of one table, split where the shape (`named_tables.Shape`) changes.
 
-    Within a table they stay in order. A tombstone has no shape, so it is in the run of the message before it.
+    The messages of a table stay in order. A tombstone has no shape, so it is in the run of the message before it.
     """
     if not len(wanted):
         return []
@@ -299,7 +300,7 @@ def _runs(
 def _before(items: Sequence[RowsItem | ChangeItem], message: int) -> list[RowsItem | ChangeItem]:
     """Return the items before the message with the number `message`.
 
-    An item with later rows is cut, as its rows are in the order of their messages.
+    An item that also has later rows is cut, which is possible because its rows are in the order of their messages.
     """
     kept: list[RowsItem | ChangeItem] = []
     for item in items:

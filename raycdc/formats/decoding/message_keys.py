@@ -1,4 +1,6 @@
-"""The keys of a batch's messages: which of them the scan needs, and the digest that a decoder's state has of one."""
+"""The keys of a batch's messages: the choice of those that the scan needs, and the digest of a key for a decoder's
+state.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from raycdc.formats.loops.key_loops import copy_keys, may_be_tombstones
 class MessageKeys:
     """The keys of a batch's messages that the scan needs.
 
-    `wanted` is 1 for messages whose key is copied into the work buffer, `same` for those that have the key of the
-    message before.
+    `wanted` is 1 for messages whose key is copied into the work buffer. `same` is 1 for messages that have the same key
+    as the message before.
     """
 
     data: npt.NDArray[np.uint8]
@@ -44,9 +46,9 @@ class MessageKeys:
 
 
 def message_keys(batch: MessageBatch, *, every: bool, last: str | None) -> MessageKeys | None:
-    """Return the keys of the batch's tombstones, of all messages if `every`; None if the scan needs no key.
+    """Return the keys of the batch's tombstones; of all messages if `every` is True; None if the scan needs no key.
 
-    `last` is the digest (`key_digest`) of the key of the message before the batch, if that was a delete.
+    If the message before the batch was a delete, `last` is the digest (`key_digest`) of its key.
     """
     if batch.keys is None or not len(batch):
         return None

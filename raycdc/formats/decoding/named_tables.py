@@ -1,8 +1,8 @@
-"""The tables that the messages of one stream name, as the compiled scan recognises them.
+"""The tables that the messages of one stream name, registered for the compiled scan.
 
 The scan knows tables and schema texts by numbers. It stops at a name or a text that it does not know, and `NamedTables`
-registers that: once per table and schema text, in Python. A table is registered together with the number of its schema
-text, because the two identify one `Shape`.
+registers the name or text in Python, once for each table and schema text. A table is registered together with the
+number of its schema text, because table and text identify one `Shape`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ from raycdc.model.evolution import SchemaChangeEvent
 
 #: The fields that name a message's table.
 _NAMES = (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE)
-#: How often the scan stops at one message: for new texts, again if they made it forget known ones, and for its table.
+#: The maximum number of stops of the scan at one message: for new texts, again if the new texts displaced known ones,
+#: and for the table.
 STOPS_MAX = 3
 
 
 class EnvelopeDialect(Protocol):
-    """A format's functions beyond its envelope. Each is called once per table, schema text or DDL message."""
+    """The functions of a format that its `EnvelopeSpec` cannot express.
+
+    Each is called once per table, schema text or DDL message.
+    """
 
     spec: EnvelopeSpec
 
@@ -77,8 +81,8 @@ class EnvelopeDialect(Protocol):
 class Shape:
     """A table with one schema text and one key of its messages.
 
-    `columns` are those that the text describes; None if there is no text. `key` has the key columns that the messages
-    name: empty if the table has no key, None if the messages do not name a key.
+    `columns` are the columns that the text describes; None if there is no text. `key` has the key columns that the
+    messages name: empty if the table has no key, None if the messages do not name a key.
     """
 
     decoder: TableDecoder
@@ -103,7 +107,7 @@ class NamedTables:
         self._repeats = RepeatedTexts(dialect.spec.repeats)
         self._known = KnownTables()
         self._decoders: dict[TableId, TableDecoder] = {}
-        #: Why schema texts cannot be read, by their negative numbers from `UNREADABLE` on.
+        #: The reasons why schema texts cannot be read, by the negative numbers of these texts, from `UNREADABLE` on.
         self._unreadable: list[str] = []
         self._keyed = KeyedTables()
 
@@ -142,7 +146,9 @@ class NamedTables:
                 self._new_table(MessageAt(batch, chunk, first))
 
     def of_ours(self) -> list[int]:
-        """Return the numbers under which the scan knows the table of dead letters; empty unless a message names it."""
+        """Return the numbers by which the scan knows the table of dead letters; empty if no message names that
+        table.
+        """
         if self._options.on_error != "dead-letter" or DEAD_LETTERS not in self._decoders:
             return []
         return [number for number, shape in enumerate(self.shapes) if shape.decoder.state.id == DEAD_LETTERS]
@@ -202,7 +208,7 @@ class NamedTables:
         self._known.add((database, schema, name), version, index, documents=documents)
 
     def _told_key(self, message: MessageAt) -> tuple[str, ...] | None:
-        """Return the key columns that messages like this one name; None if such messages do not say."""
+        """Return the key columns that messages like this one name; None if such messages name no key columns."""
         spec = self._dialect.spec
         if message.does(envelope.DDL) or message.does(envelope.TRUNCATE):
             return None

@@ -32,7 +32,7 @@ from raycdc.model.evolution import AlterPrimaryKeyEvent, SchemaChangeEvent
 class TableDecoder:
     """The decoder of one table in a stream.
 
-    `begin` sets the batch that the following rows belong to; `flush` emits the rows.
+    `begin` sets the batch to which the following rows belong; `flush` emits the rows.
     """
 
     def __init__(self, state: TableState, layout: EnvelopeLayout, options: FormatOptions, *, positions: bool) -> None:
@@ -81,7 +81,7 @@ class TableDecoder:
         self._plan.cells[:, loops.HAD] = 0
 
     def rebuild(self) -> None:
-        """Make a new arena and plan for the columns of the state. The arena must be empty."""
+        """Make a new arena and a new `RowPlan` for the columns of the state. The present arena must be empty."""
         self._note_had()
         columns = [WireColumn(c.name, c.type, c.wire) for c in self.state.visible()]
         self._schema = self.state.schema(self._extra)
@@ -108,9 +108,9 @@ class TableDecoder:
             self._plan = self._make_plan(self._names)
 
     def follow_key(self, key: tuple[str, ...] | None, items: list[RowsItem | ChangeItem], message: int) -> bool:
-        """Take over the key that the messages that follow name. Return False if the table has another one.
+        """Take over the key columns that the next messages name. Return False if the table has a different key.
 
-        A key that the user gave stays. The order of its columns does not matter.
+        A configured key is kept. The order of key columns does not matter.
         """
         known = self.state.primary_key
         if key is None or self.state.fixed or set(key) == set(known):
@@ -129,9 +129,9 @@ class TableDecoder:
     ) -> dict[int, int]:
         """Examine all values before they are decoded: new fields become columns, and narrow types become wider.
 
-        Returns the messages that were not examined, with the reasons: `TOO_MANY_FIELDS` if a message has more new
-        fields than the table may have columns (``columns_max``), and `KEY_TYPE` if a value of its key is of another
-        kind than in earlier rows.
+        Returns the messages that were not examined, each with its reason. `TOO_MANY_FIELDS`: its new fields would give
+        the table more than ``columns_max`` columns. `KEY_TYPE`: a value of its key is of a different kind than in
+        earlier rows.
         """
         at = 0
         wanted = wanted[chunk.column(KEY_ONLY)[wanted] == 0]
@@ -148,7 +148,7 @@ class TableDecoder:
                 refused[int(wanted[at])] = KEY_TYPE
                 at += 1
                 continue
-            # All new fields of the row together: a new plan for each field would take quadratic time.
+            # All new fields of the row are added together, because a new plan for each field would take quadratic time.
             names = self._new_fields(chunk.keys_from(int(wanted[at]), int(token)))
             if len(self.state.columns) + len(names) > self._columns_max:
                 refused[int(wanted[at])] = TOO_MANY_FIELDS
@@ -172,7 +172,7 @@ class TableDecoder:
     ) -> tuple[int, int]:
         """Decode the rows of ``wanted[first:]``.
 
-        Returns the index at which decoding stopped, and 0 or the error of the message there.
+        Returns the index at which decoding stopped, and the error of the message at this index, or 0.
         """
         arena, plan = self._arena, self._plan
         plan.keys[:, loops.KEY_LENGTH] = -1
@@ -246,7 +246,7 @@ class TableDecoder:
         return pa.array(millis, pa.int64())
 
     def _positions(self, messages: npt.NDArray[np.int64], parts: npt.NDArray[np.int64]) -> pa.Array:
-        """Return ``topic:partition:offset:row`` for each row. It is the same for both rows of an update."""
+        """Return ``topic:partition:offset:row`` for each row. Both rows of an update have the same text."""
         assert self._batch is not None
         if not self._with_positions:
             return pa.nulls(len(messages), pa.string())
@@ -256,7 +256,10 @@ class TableDecoder:
         return pc.binary_join_element_wise(prefix, offsets, pa.array(parts).cast(pa.string()), ":")
 
     def _new_fields(self, keys: list[bytes]) -> list[str]:
-        """Return the keys that have no column yet, each once. Names that differ in case are treated as in the loops."""
+        """Return the field names that have no column yet, each once.
+
+        Names that differ only in case are treated as in the loops.
+        """
         fold = bool(self._flags[loops.FLAG_FOLD])
         columns = [column.name.encode() for column in self.state.columns]
         exact, folded = set(columns), Counter(name.lower() for name in columns)

@@ -1,7 +1,7 @@
 """Converts column types as text to logical types: MySQL's spelling, and the common names of Flink SQL and Spark SQL.
 
 Used for ``columns = "id BIGINT, …"`` and ``--schema``, for Canal's ``mysqlType`` and for Maxwell's table definitions. A
-name that MySQL shares with others has MySQL's meaning (TIMESTAMP is an instant, DATETIME a wall-clock reading).
+name that exists in MySQL has MySQL's meaning: TIMESTAMP is an instant, and DATETIME a wall-clock reading.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ _INLINE_KEY = re.compile(r"\bPRIMARY\s+KEY\b", re.IGNORECASE)
 
 
 def type_words() -> tuple[str, ...]:
-    """Return every word that names a type; DECIMAL, BIT and others are followed by parameters."""
+    """Return every word that names a type.
+
+    In a text, parameters follow some of these words, such as DECIMAL and BIT.
+    """
     return tuple(dict.fromkeys((*_INTEGERS, "decimal", "numeric", "bit", *_SIMPLE, *_MOMENTS)))
 
 
@@ -71,7 +74,7 @@ def parse_type(text: str, *, tiny_boolean: bool = False) -> LogicalType:
     """Return the logical type of ``decimal(10,2) unsigned``, ``TIMESTAMP(3)``, ``ARRAY<INT>`` … Raises SchemaError for
     an unknown type.
 
-    `tiny_boolean`: TINYINT(1) is a BOOLEAN.
+    If `tiny_boolean` is True, TINYINT(1) is a BOOLEAN.
     """
     found = _TYPE.match(text)
     if found is None:

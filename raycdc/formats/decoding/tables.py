@@ -30,10 +30,11 @@ _NUMBERS = rows.SEEN_SMALL | rows.SEEN_INT64 | rows.SEEN_BIG | rows.SEEN_DOUBLE 
 
 @dataclass(slots=True)
 class TableColumn(JsonObject):
-    """A column and its origin. `mask` has the classes of values seen, which matter for an `inferred` column.
+    """A column and its origin.
 
-    `had`: a row or a description had the column. In a format whose rows are complete, a later row without it is
-    therefore partial.
+    `mask` has the classes of the values seen; they determine the type of an `inferred` column. `had` is True if a row
+    or a description had the column. In a format whose rows are complete, a later row without the column is then
+    partial.
     """
 
     name: str
@@ -42,7 +43,7 @@ class TableColumn(JsonObject):
     inferred: bool = False
     mask: int = 0
     had: bool = field(default=False, metadata=stored("had", left_out=True))
-    #: The kind of the column's values if it belongs to the key (`row_loops.KIND_…`); 0 if none was seen.
+    #: The kind of the column's values, if the column belongs to the key (`row_loops.KIND_…`); 0 if no value was seen.
     key_kind: int = field(default=0, metadata=stored("key_kind", left_out=True))
 
     @property
@@ -53,10 +54,10 @@ class TableColumn(JsonObject):
 
 @dataclass(slots=True)
 class TableState(JsonObject):
-    """The known schema of a table. `fixed`: the schema is configured, and other fields are left out.
+    """The known schema of a table. If `fixed` is True, the schema is configured, and all other fields are left out.
 
-    A state belongs to one decoder. A field that appears adds a column, and a value that does not fit makes a type
-    wider; only a DDL message removes columns. Every change is an event.
+    A state belongs to one decoder. A new field adds a column, and a value that does not fit makes a type wider. Only a
+    DDL message removes columns. Every change of the schema is reported as an event.
     """
 
     id: TableId = field(metadata=SPREAD)
@@ -87,7 +88,7 @@ class TableState(JsonObject):
     def embed(self, columns: Sequence[WireColumn], *, only_wires: bool) -> list[SchemaChangeEvent]:
         """Take over the columns that a message describes: new ones are added, changed ones altered, none dropped.
 
-        `only_wires`: the types are configured, and only the representation of values is taken over.
+        If `only_wires` is True, the types are configured, and only the representation of values is taken over.
         """
         events: list[SchemaChangeEvent] = []
         present = {column.name: column for column in self.columns}
@@ -114,8 +115,8 @@ class TableState(JsonObject):
     ) -> list[SchemaChangeEvent]:
         """Replace the columns by exactly these, which a DDL message defines or the user configures.
 
-        After a DDL message, rows have all of them, so they count as `had`. A user may configure columns that messages
-        lack.
+        After a DDL message, rows have all of these columns, so `had` is set. Configured columns may be missing in
+        messages.
         """
         events: list[SchemaChangeEvent] = []
         wanted = {column.name for column in columns}
@@ -148,7 +149,7 @@ class TableState(JsonObject):
     def changed(self) -> None:
         """Note that a statement changed the table in an unknown way.
 
-        The next description or row has the new columns.
+        The next description or row shows the new columns.
         """
         for column in self.columns:
             column.had = False
@@ -229,8 +230,8 @@ _EXACT = {TypeKind.DECIMAL, TypeKind.UINT64}
 
 
 def _wider(old: LogicalType, new: LogicalType) -> LogicalType:
-    """Return the type of a column whose description changed: the wider type if both are of one family, else the new
-    type.
+    """Return the type of a column whose description changed: the wider of the two types if both are of one family,
+    else the new type.
     """
     if old.kind in _ORDER and new.kind in _ORDER:
         return max(old, new, key=lambda t: _ORDER.index(t.kind))

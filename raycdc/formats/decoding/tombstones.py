@@ -1,8 +1,8 @@
-"""The tables that tombstones and keys of one stream's messages belong to.
+"""Finds the tables to which tombstones and keys of one stream's messages belong.
 
-A tombstone has a key and no value, so it does not name its table. A topic whose name ends with a table's name has that
-table's tombstones; else those of its only table. A tombstone that can belong to several tables is a bad message: the
-key of a row of one table may be the key of a row of another one.
+A tombstone has a key and no value, so it does not name its table. If the topic's name ends with the name of a table,
+the tombstone belongs to this table. Otherwise it belongs to the only table of the topic. If several tables are
+possible, the tombstone is a bad message, because rows of different tables may have equal keys.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from raycdc.formats.decoding.tables import TableState
 from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.model import TableId
 
-#: The number of different sets of key fields that are told apart until a batch ends; each partition has one or few.
+#: The maximum number of different sets of key fields that are distinguished within a batch. Each partition has one or a
+#: few.
 KEY_SHAPES_MAX = 4096
 
 
 class KeyedTables:
-    """The facts about one stream's tables that its keys depend on. Owned by its `NamedTables`."""
+    """The facts about one stream's tables on which the meaning of keys depends. Owned by the stream's `NamedTables`."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        #: The tables of messages that `include` and `exclude` leave out, as far as seen.
+        #: The tables that messages named so far and that `include` and `exclude` leave out.
         self.left_out: set[TableId] = set()
         #: The numbers of the shapes that only tombstones have, by table.
         self.shapes: dict[TableId, int] = {}
 
     def number(self, hashes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], bool]:
-        """Return a number for each hash of field names (`key_loops.key_names`), and if earlier numbers are void now."""
+        """Return a number for each hash of field names (`key_loops.key_names`), and True if earlier numbers are not
+        valid any more.
+        """
         distinct, inverse = np.unique(hashes, return_inverse=True)
         cleared = len(self._numbers) + len(distinct) > KEY_SHAPES_MAX
         if cleared:
@@ -40,10 +43,10 @@ class KeyedTables:
         return np.array(numbers, np.int64)[inverse], cleared
 
     def table_of(self, topic: str, states: Collection[TableState], *, alone: bool) -> TableState | int:
-        """Return the table that tombstones of `topic` belong to, or what they mean without one.
+        """Return the table to which tombstones of `topic` belong, or their meaning if there is no such table.
 
-        `states` are the tables of its messages so far. `alone`: a table that is the only one of them may be taken,
-        because no table is left out of them.
+        `states` are the tables that the topic's messages have named so far. If `alone` is True, no table is left out,
+        so the only table of `states` may be taken.
         """
         if not any(state.primary_key for state in states):
             return envelope.NO_MEANING
@@ -58,7 +61,9 @@ class KeyedTables:
 
 
 def table_of_topic(table: TableId, states: Mapping[TableId, TableState]) -> TableState | int:
-    """Return the state of the topic's own `table`, where a message is a row, or what its tombstones mean without it."""
+    """Return the state of the topic's own `table`, for formats in which a message is a row; or the meaning of its
+    tombstones if there is no state.
+    """
     state = states.get(table)
     return state if state is not None and state.primary_key else envelope.NO_MEANING
 
@@ -68,7 +73,9 @@ def _full_name(table: TableId) -> str:
 
 
 def _name_with_schema(table: TableId) -> str:
-    """Return SCHEMA.TABLE; empty for a table without a schema, whose name alone could be that of any database."""
+    """Return SCHEMA.TABLE; empty for a table without a schema, because tables of several databases could have its
+    name.
+    """
     return table.table if "." in table.table else ""
 
 

@@ -51,7 +51,7 @@ class Workspace:
 
     def _make(self, size: int) -> Tape:
         self._size = size
-        # Every value takes at least two bytes, with its comma; an open container may take one.
+        # Every value takes at least two bytes, including its comma. A container that is not closed may take one.
         tokens = size + size // 2 + DEPTH_MAX + 16
         return Tape(
             data=np.zeros(3 * size + _PAD, np.uint8),
@@ -111,14 +111,14 @@ class Chunk:
         raise AssertionError("the loops name keys of rows alone")
 
     def text(self, message: int, slot: int) -> bytes:
-        """Return the text of an envelope field; empty if the message has none, or another kind of value there."""
+        """Return the text of an envelope field; empty if the message lacks the field, or if its value is no text."""
         token = int(self.messages.found[message, slot])
         return self.token(token) if token >= 0 and self.tape.tok[token, KIND] == STRING else b""
 
     def number(self, first: int) -> int:
-        """Number the rows, beginning with `first`, from the maximum number of rows of each message.
+        """Reserve numbers for the rows of each message, from `first` on, according to its maximum number of rows.
 
-        Returns the next number.
+        Returns the next free number.
         """
         rows = self.column(MESSAGE_ROWS)
         np.cumsum(rows, out=self.seqs)
@@ -130,7 +130,7 @@ class Chunk:
 def cut(
     batch: MessageBatch, workspace: Workspace, chunk_bytes: int, slots: int, keys: MessageKeys | None = None
 ) -> Iterator[Chunk]:
-    """Yield the batch in chunks of about `chunk_bytes`; a longer message is its own chunk."""
+    """Yield the batch in chunks of about `chunk_bytes`. A longer message is a chunk of its own."""
     if not len(batch):
         return
     offsets, data, empty = bytes_of(batch.values)

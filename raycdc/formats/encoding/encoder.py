@@ -1,8 +1,9 @@
 """Converts changelog batches to messages, column by column in Arrow's string kernels, without a Python object per row.
 
-The same rows always give the same bytes, and the decoders can read them. A retraction (``-U``) is written as a delete
-and its replacement (``+U``) as an insert, unless the table has a key and both rows are adjacent with the same key. Then
-they are one update, with the changed values in the format's own notation.
+The same rows always give the same bytes, and the decoders can read them. If the table has a key, and a retraction
+(``-U``) is followed by its replacement (``+U``) with the same key, the two rows are written as one update, with the
+changed values in the format's own notation. Otherwise the retraction is written as a delete, and the replacement as an
+insert.
 """
 
 from __future__ import annotations
@@ -89,8 +90,7 @@ class RowEncoder:
         kept[paired - 1] = False
         at = np.flatnonzero(kept)
         images = self._objects(names, cells, rows)
-        # For an update's second row, the row before the change is the first row. For other rows, the image is its own
-        # "before".
+        # For the second row of an update, "before" is the first row. For all other rows, "before" is the row itself.
         previous = np.where(kind[at] == _UPDATE, at - 1, at)
         after, before = images.take(pa.array(at)), images.take(pa.array(previous))
         old = self._changed(names, cells, at, previous)
@@ -98,7 +98,7 @@ class RowEncoder:
         keys = self._keys(key_cells, rows).take(pa.array(at))
         if not self._tombstones or not self._schema.primary_key:
             return EncodedBatch(keys, values)
-        # A null index yields a null: the tombstone after each delete.
+        # A null index yields a null value, which is the tombstone after a delete.
         deletes = kind[at] == _DELETE
         order = np.repeat(np.arange(len(at)), 1 + deletes)
         second = np.zeros(len(order), bool)
@@ -209,7 +209,10 @@ def canal_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -
 
 
 def debezium_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
-    """Return an encoder of Debezium's events. With `include_schema`, each is in an envelope that describes it."""
+    """Return an encoder of Debezium's events.
+
+    If `include_schema` is True, each event is in an envelope that describes its schema.
+    """
     described = json.dumps(connect_schema(table, schema), ensure_ascii=False, separators=(",", ":"))
     start, end = (f'{{"schema":{described},"payload":', "}") if options.include_schema else ("", "")
     name, dot, rest = table.table.partition(".")

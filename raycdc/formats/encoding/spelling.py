@@ -67,7 +67,7 @@ def name(value: str) -> str:
 
 
 def mysql_type(logical: LogicalType) -> str:
-    """Return the type as MySQL spells it: the source's own spelling if MySQL reads it as the same type."""
+    """Return the type in MySQL's spelling. The source's own spelling is kept if MySQL reads it as the same type."""
     try:
         if logical.native and same_type(parse_type(logical.native), logical):
             return logical.native.lower() if "'" not in logical.native else logical.native
@@ -181,7 +181,9 @@ def _double(array: pa.Array) -> pa.Array:
 
 
 def _precise(array: pa.Array, logical: LogicalType) -> LogicalType:
-    """Return the type with six digits of a second if a value has more digits than the type, so that none are lost."""
+    """Return the type; if a value has more digits of a second than the type, return the type with six, so that no
+    digit is lost.
+    """
     if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP) and logical.fsp < 6:
         micros = array.drop_null().view(pa.int64()).to_numpy()
         if np.any(micros % 10 ** (6 - logical.fsp)):

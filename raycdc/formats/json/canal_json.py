@@ -1,9 +1,9 @@
 """``canal-json``: Canal's flat messages (canal wiki, "Canal Kafka RocketMQ QuickStart"; FlatMessage in its source).
 
 ``{"data": [{…}], "database", "es": ms, "id", "isDdl", "mysqlType": {…}, "old": [{…}], "pkNames", "sql", "sqlType",
-"table", "ts", "type"}``. One message may hold several rows; ``old`` has an object for each of ``data``, with the
-changed fields. All values are text; ``mysqlType`` has their types. Binary columns are text in ISO 8859-1, a character
-for each byte; JSON columns are JSON inside a string.
+"table", "ts", "type"}``. One message may hold several rows. For each row of ``data``, ``old`` has an object with the
+changed fields. All values are texts, and ``mysqlType`` has their types. The text of a binary column is ISO 8859-1, with
+a character for each byte. JSON columns are JSON inside a string.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class CanalJson(JsonDialect):
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
         """Return the drop or the truncation of a table, and the statement.
 
-        New columns come with the next row's ``mysqlType``.
+        Other changes are seen in the ``mysqlType`` of the next row.
         """
         found = parsed(message)
         events: list[SchemaChangeEvent] = []

@@ -1,8 +1,8 @@
 """``debezium-json``: Debezium's change events through Kafka Connect's JSON converter, with and without their schema.
 
-``{"before": {…}, "after": {…}, "source": {"db", "table", …}, "op": "u", "ts_ms"}``, or an object with this as
-``payload`` and its ``schema`` (``schemas.enable``). The schema describes the representation of values
-(`debezium_schema`). Without a schema, the options do, whose defaults are those of Debezium. MongoDB's events hold
+``{"before": {…}, "after": {…}, "source": {"db", "table", …}, "op": "u", "ts_ms"}``, or, with ``schemas.enable``, an
+object that has this event as ``payload``, and its ``schema``. The schema describes the representation of values
+(`debezium_schema`). Without a schema, the options describe it; they have Debezium's defaults. MongoDB's events hold
 documents inside strings, in extended JSON. Reference: Debezium documentation, "Change events" and "Data type mappings"
 of each connector.
 """
@@ -27,7 +27,10 @@ from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent, TruncateTa
 
 
 class DebeziumOptions(FormatOptions):
-    """Options of ``debezium-json``. Those about representations are used only if no schema is embedded."""
+    """Options of ``debezium-json``.
+
+    The options for the representation of values are used only if no schema is embedded.
+    """
 
     decimal: Literal["auto", "base64", "text"] = option(
         "auto", help="How decimals are spelled (decimal.handling.mode): base64 is precise, text is string or double."
@@ -123,7 +126,7 @@ class DebeziumJson(JsonDialect):
     def has_documents(self, message: bytes) -> bool:
         """Return True if the event holds MongoDB's documents.
 
-        Older versions do not name the connector, but hold strings.
+        Events of older versions do not name the connector, and are recognised by their strings.
         """
         event = _event(message)
         source = event.get("source")

@@ -1,7 +1,7 @@
-"""Converts the schema that Kafka Connect's JSON converter adds to Debezium's events to columns and representations.
+"""Converts schemas in Debezium's events to columns and representations.
 
-Reference: Debezium documentation, "Data type mappings", semantic types ``io.debezium.…``, and Kafka Connect's logical
-types.
+Kafka Connect's JSON converter adds these schemas. Reference: Debezium documentation, "Data type mappings", semantic
+types ``io.debezium.…``, and Kafka Connect's logical types.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class ConnectField(TypedDict):
 
 
 def described_columns(schema: Any) -> list[WireColumn] | None:
-    """Return the columns of the row in an envelope's schema; None if rows are documents, or no row is described."""
+    """Return the columns of the row in an envelope's schema; None if rows are documents, or if the schema describes
+    no row.
+    """
     fields = schema.get("fields") if isinstance(schema, dict) else None
     for side in ("after", "before"):
         for field in fields or ():

@@ -52,9 +52,9 @@ class JsonDialect:
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
         """Return DATABASE.TABLE.
 
-        A schema between them becomes a part of the table's name; without a table, the topic is used.
-
-        A schema with a dot in it is quoted, so that `a.b` and `c` differ from `a` and `b.c`.
+        If the message names a schema, it becomes a part of the table's name. If the message names no table, the topic
+        is used. A schema whose name has a dot is quoted: schema `a.b` with table `c` must differ from schema `a` with
+        table `b.c`.
         """
         return TableId(database or NO_DATABASE, str(TableId(schema, table)) if schema else table or topic)
 

@@ -1,9 +1,10 @@
 """``maxwell-json``: the messages of Maxwell's daemon (its documentation, "Data Format").
 
-``{"database", "table", "type": "insert", "ts": seconds, "xid", "commit", "data": {…}, "old": {…}}``. An update's
-``old`` holds the changed columns: a column that it lacks is unchanged, and a null in it was null before. A bootstrap
-consists of inserts between two marks. Definitions (``table-create`` …, with ``output_ddl``) carry the whole table.
-Binary columns are base64, SETs arrays, JSON columns nested JSON.
+``{"database", "table", "type": "insert", "ts": seconds, "xid", "commit", "data": {…}, "old": {…}}``. The ``old`` of an
+update has the changed columns with their old values. A column that it lacks is unchanged; a column with null was null
+before. A bootstrap consists of inserts between two marks. Definitions (``table-create`` and others, with
+``output_ddl``) describe the whole table. Values of binary columns are base64, values of SET columns arrays, and values
+of JSON columns nested JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """``ogg-json``: Oracle GoldenGate's JSON ("Using the JSON Formatter", operation model).
 
 ``{"table": "SCOTT.EMP", "op_type": "U", "op_ts", "current_ts", "pos", "primary_keys": […], "before": {…}, "after":
-{…}}``. If only changed columns and key columns are logged, an update's images complete each other.
+{…}}``. If only changed columns and key columns are logged, a column that one image of an update lacks is taken from the
+other image.
 """
 
 from __future__ import annotations

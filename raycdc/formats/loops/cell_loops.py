@@ -1,8 +1,8 @@
 """Writes values of JSON tokens into Arrow columns, compiled: numbers, decimals, dates, bytes, text.
 
-`put_cell` is the only function that other modules call to write a value. The arena (`ArenaView`) describes each column:
-its kind, two parameters of the kind, and its *wire*, the format's representation of values for which JSON has no type.
-A value that does not fit is an error, never rounded, cut or made null. The layout of columns is described in
+`put_cell` is the only function that other modules call to write a value. `ArenaView` describes each column: its kind,
+two parameters of the kind, and its *wire*, the format's representation of values for which JSON has no type. A value
+that does not fit is an error; it is never rounded, cut or replaced by null. The layout of columns is described in
 `raycdc.formats.decoding.arena`.
 """
 

@@ -15,7 +15,7 @@ S_BASE, S_ROOM = 0, 1
 # Representations ("wires"). A column has one that its kind supports. `WIRE_PLAIN` is the form of JSON and of MySQL's
 # text.
 WIRE_PLAIN = 0
-WIRE_BASE64 = 1  # decimals: unscaled two's complement, big end first; bits: little end first
+WIRE_BASE64 = 1  # decimals: unscaled two's complement, most significant byte first; bits: least significant byte first
 WIRE_EITHER = 2  # decimals: text or base64, refused if both are possible
 WIRE_LATIN1 = 3  # bytes: one character of U+0000 to U+00FF each
 WIRE_HEX = 4
@@ -32,9 +32,9 @@ TOO_SMALL = 39
 HALF_SURROGATE, AMBIGUOUS_DECIMAL, UNAVAILABLE, NOT_LATIN1, NOT_HEX, TOO_LONG = 46, 47, 48, 49, 50, 51
 #: A row lacks a field that earlier rows had.
 PARTIAL = 52
-#: A row lacks a value of its key; a value of the key is of another kind than those before it.
+#: A row lacks a value of its key; a value of the key is of a different kind than in earlier rows.
 NO_KEY, KEY_TYPE = 53, 54
-#: Found before the rows are decoded: the message names another key than those before it, or has too many fields.
+#: Found before the rows are decoded: the message names a different key than earlier messages, or has too many fields.
 KEY_CHANGED, TOO_MANY_FIELDS = 55, 56
 
 #: Indices into `ArenaView.counters`.

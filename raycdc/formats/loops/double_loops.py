@@ -1,14 +1,14 @@
 """Writes the shortest text that reads back as the same double, compiled.
 
-`double_text` is the form of this program: positional between 1e-15 and 1e15, otherwise ``1.5e-20``, and ``.0`` after a
-whole number. Digits: numbers of up to 15 digits are found by exact integer arithmetic; others by asking the C library
-for 15, 16, then 17 digits until they read back the same.
+`double_text` writes raycdc's own form: positional between 1e-15 and 1e15, otherwise with an exponent (``1.5e-20``), and
+with ``.0`` after a whole number. The digits of a number with up to 15 digits are found by exact integer arithmetic. For
+all other numbers, the C library is asked for 15, 16 and 17 digits, until the text reads back as the same double.
 
-`server_double_text` is what MySQL prints for a double of a JSON document, which differs in three ways. Its ``my_gcvt``
-(strings/dtoa.cc) stays positional where that shows a fraction (2662411633882185.5). Its digits are those of David Gay's
-mode 4: where a power of two has no nearest text of 16 digits that reads back, the next one above does, as the doubles
-above it are farther apart than those below. And MySQL 5.7 prints whole numbers without ``.0``
-(``Json_wrapper::to_string`` of sql/json_dom.cc).
+`server_double_text` writes the text that MySQL prints for a double in a JSON document. It differs in three ways. First,
+MySQL's ``my_gcvt`` (strings/dtoa.cc) stays positional if that shows a fraction (2662411633882185.5). Second, its digits
+are those of David Gay's mode 4: if the nearest text of 16 digits does not read back as a power of two, the next larger
+text does, because doubles above a power of two are farther apart than below it. Third, MySQL 5.7 prints whole numbers
+without ``.0`` (``Json_wrapper::to_string`` of sql/json_dom.cc).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from raycdc.core.compiled import external, helper
 from raycdc.core.loops.number_loops import number_text
 
-#: The room that a caller must leave: for the longest text, and for the C library's digits after it.
+#: The room that a caller must provide: for the longest text, and after it for the digits of the C library.
 DOUBLE_TEXT_MAX = 80
 _SCRATCH_AT = 44
 
@@ -126,7 +126,10 @@ def double_text(bits: Any, out: Any, to: Any) -> Any:
 
 @helper
 def server_double_text(bits: Any, out: Any, to: Any, point_zero: Any) -> Any:
-    """Write the double like `double_text`, but as MySQL prints it. `point_zero`: whole numbers end in ``.0``."""
+    """Write the double like `double_text`, but as MySQL prints it.
+
+    If `point_zero` is True, whole numbers end in ``.0``.
+    """
     return _written(bits, out, to, True, point_zero)
 
 

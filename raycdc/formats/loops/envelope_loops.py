@@ -2,7 +2,7 @@
 
 `scan` tokenizes message after message and notes for each its action, its table and the token of every field that the
 envelope's description (`Names`) has. It stops at a table or a repeated text that it does not know (`STOP_…`). Python
-registers that, and calls `scan` again from that message.
+registers the table or text, and calls `scan` again from the same message.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _NO_TABLE = -1
 class Names(NamedTuple):
     """The envelope's description.
 
-    Row ``e`` of `entry` is a key of an object: its text's begin and end in `data`, the object's number (0: the
-    outermost), the field its value is (-1: none), and the number of the object that its value is (-1: none).
-    `remembered` holds the positions of keys in the previous message. `kind` lists the texts of the type field: begin
-    and end in `data`, and the action. `flags` are described below.
+    Row ``e`` of `entry` describes a key of an object. It has the begin and end of the key's text in `data`, the number
+    of the object that has the key (0: the outermost), the field that is the key's value (-1: none), and the number of
+    the object that is the key's value (-1: none). `remembered` holds the positions of keys in the previous message.
+    `kind` lists the texts of the type field: begin and end in `data`, and the action. `flags` are described below.
     """
 
     data: npt.NDArray[np.uint8]
@@ -95,8 +95,8 @@ MEANING = 2
     FLAG_TOMBSTONE_DOCUMENT,
     FLAG_BEFORE_OPTIONAL,
 ) = range(9)
-#: Instead of the number of a tombstone's table: Python must name it, no table with a key is known, or it can be any of
-#: several tables.
+#: Values that replace the number of a tombstone's table: Python must determine the table, no table with a key is known,
+#: or several tables are possible.
 ASK, NO_MEANING, UNCLEAR = -3, -2, -1
 
 
@@ -106,7 +106,8 @@ class EnvelopeTables(NamedTuple):
     A row of `entry` has the position in `data` of database, schema and name, which follow one another; the length of
     each; the number of the version (`version_number`); Python's number for the table: `NOT_TAKEN` if it is filtered
     out, `UNREADABLE` or less if the schema text of that version cannot be read; and 1 if its rows are MongoDB's
-    documents. `bucket` is a hash table of rows; its last element is the table found last.
+    documents. `bucket` is a hash table of rows of `entry`. Its last element is the row of the table that was found
+    last.
     """
 
     data: npt.NDArray[np.uint8]
@@ -122,10 +123,8 @@ NOT_TAKEN, UNREADABLE = -1, -2
 class ScannedMessages(NamedTuple):
     """The messages of a chunk.
 
-    In a row of `info`, begin and end of the message and of its key in the work buffer, `SAME_KEY` and `KEY_SHAPE` are
-    inputs, and the rest are results.
-
-    `found` holds the token of each field of each message, or -1.
+    A row of `info` has these inputs: begin and end of the message and of its key in the work buffer, `SAME_KEY` and
+    `KEY_SHAPE`. All other columns are results. `found` has, for each message, the token of each field, or -1.
     """
 
     info: npt.NDArray[np.int64]
@@ -134,8 +133,8 @@ class ScannedMessages(NamedTuple):
 
 #: Columns of `ScannedMessages.info` after begin and end. `MESSAGE_ROWS` is the maximum number of rows of a message.
 ACTION, TABLE_NUMBER, ERROR, ERROR_AT, MESSAGE_ROWS = 2, 3, 4, 5, 6
-#: The key in the work buffer (an empty range: there is none), whether the message before has the same key, the number
-#: of its field names, and whether the message is a delete of which only the key is known (out).
+#: The key's range in the work buffer (empty: no key); 1 if the message before has the same key; the number of the key's
+#: set of field names; and, as a result, 1 if the message is a delete that has only the key of the row.
 KEY_BEGIN, KEY_STOP, SAME_KEY, KEY_SHAPE, KEY_ONLY = 7, 8, 9, 10, 11
 INFO_COLUMNS = 12
 
@@ -294,9 +293,9 @@ def _table(tape: Any, tables: Any, found: Any, message: Any, version: Any) -> An
 
 @inlined
 def _names_are_texts(tape: Any, found: Any, message: Any, action: Any) -> Any:
-    """Return False if what should name the message's table is no text.
+    """Return False if a value that names the message's table is no text.
 
-    A null counts as absent, except as the database or the table of a message with rows.
+    A null counts as a missing value. Only the database and the table of a message with rows must not be null.
     """
     for slot in range(DATABASE, TABLE + 1):
         token = np.int64(found[message, slot])
@@ -363,7 +362,8 @@ def _found_text(repeats: Any, name: Any) -> Any:
 def version_number(columns: int, key_list: int, key_shape: int) -> int:
     """Return the number of a table's version.
 
-    It combines the numbers of the texts that describe its columns and list its key, and of its key's field names.
+    It combines three numbers: of the text that describes the columns, of the text that lists the key columns, and of
+    the field names in the message's key.
     """
     return columns + 1024 * (key_list + 2) + (key_shape + 2) * 1048576
 
@@ -377,7 +377,9 @@ def _version(names: Any, repeats: Any, messages: Any, message: Any) -> Any:
 
 @helper
 def _key_payload(tape: Any, root: Any) -> Any:
-    """Return the token of the key's fields: the root, or what stands as ``payload`` beside its ``schema``."""
+    """Return the token of the object with the key's fields: the root, or the value of ``payload`` if the root has a
+    ``schema``, too.
+    """
     if tape.tok[root, KIND] != OBJECT:
         return root
     key = root + 1
@@ -426,7 +428,7 @@ def _document_of_key(tape: Any, repeats: Any, row: Any) -> Any:
 
 @helper
 def _row_of_key(tape: Any, repeats: Any, messages: Any, message: Any, document: Any) -> Any:
-    """Return the token of a row that has the fields of the message's key alone; -1 if the key is no object."""
+    """Return the token of a row that consists of the fields of the message's key; -1 if the key is no object."""
     root = tape.state[TOKENS]
     damage, _ = tokenize(tape, repeats, messages.info[message, KEY_BEGIN], messages.info[message, KEY_STOP], False)
     if damage != 0:
@@ -459,7 +461,10 @@ def _delete_document(tape: Any, repeats: Any, names: Any, messages: Any, message
 
 @helper
 def _tombstone(tape: Any, repeats: Any, names: Any, messages: Any, message: Any) -> Any:
-    """Note what a tombstone means: nothing, or a delete by its key. Return False if Python must name its table."""
+    """Record the meaning of a tombstone: nothing, or a delete by its key.
+
+    Return False if Python must determine its table first.
+    """
     messages.info[message, ACTION] = TOMBSTONE
     if messages.info[message, KEY_STOP] <= messages.info[message, KEY_BEGIN]:
         names.flags[FLAG_DELETED] = 0
@@ -484,7 +489,7 @@ def _tombstone(tape: Any, repeats: Any, names: Any, messages: Any, message: Any)
     return True
 
 
-# long: one pass over a message; each helper that it would be cut into costs compile time
+# This function is long because each helper would cost compile time.
 @njit
 def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first: Any) -> Any:
     """Scan the messages from number `first` on. Returns (reason of the stop, message at which it stopped)."""

@@ -1,8 +1,9 @@
-"""MongoDB's extended JSON, compiled: which values are types that JSON does not have, and the value inside of each.
+"""Compiled functions for MongoDB's extended JSON: they recognise values of types that JSON lacks, and find the value
+inside.
 
-Only the known forms are unwrapped, with nothing beside them: ``{"$oid": "…"}`` is an object id, but ``{"$price": 5}``,
-``{"$ref": …, "$id": …}`` and ``{"$minKey": 1}`` are objects like any other. Reference: "MongoDB Extended JSON (v2)",
-in canonical and relaxed form, and version 1's ``{"$binary": "…", "$type": "…"}``.
+Only objects that exactly have a known form are unwrapped: ``{"$oid": "…"}`` is an object id, but ``{"$price": 5}``,
+``{"$ref": …, "$id": …}`` and ``{"$minKey": 1}`` are ordinary objects. Reference: "MongoDB Extended JSON (v2)", in
+canonical and relaxed form, and version 1's ``{"$binary": "…", "$type": "…"}``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _is_integer(tape: Any, token: Any) -> Any:
 
 @helper
 def _binary(tape: Any, value: Any, last: Any) -> Any:
-    """Return the token of the base64 text of ``$binary``, whose value is `value`; -1 if it has another form."""
+    """Return the token of the base64 text in `value`, the value of ``$binary``; -1 if `value` has a different form."""
     after = np.int64(tape.tok[value, NEXT])
     if tape.tok[value, KIND] == STRING:
         plain = after == last

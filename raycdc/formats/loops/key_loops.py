@@ -1,4 +1,6 @@
-"""Keys of messages, compiled: which messages may be tombstones, keys in the work buffer, the names of their fields."""
+"""Compiled functions for keys of messages: they find messages that may be tombstones, and hash the field names of
+keys.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _PAYLOAD = np.frombuffer(b'"payload"', np.uint8).copy()
 
 @helper
 def _ends_in(data: Any, at: Any, end: Any, text: Any) -> Any:
-    """Return where ``data[at:end]`` begins to be `text`, blanks after it left out; -1 if it does not end in it."""
+    """Return the position in ``data[at:end]`` at which its end, without trailing blanks, equals `text`; -1 if the
+    end differs.
+    """
     while end > at and (data[end - 1] == 32 or data[end - 1] == 10 or data[end - 1] == 13 or data[end - 1] == 9):
         end -= 1
     begin = end - len(text)
@@ -66,8 +70,8 @@ def copy_keys(keys: Any, offsets: Any, wanted: Any, info: Any, data: Any, at: An
 def key_names(data: Any, info: Any, out: Any) -> Any:
     """Set ``out[i]`` to a hash of the field names in the key of each message: 0 if the key is no object.
 
-    The names are those of the outermost object, and of the object that it has as ``payload``. Nothing is checked: a key
-    that is no JSON has some hash.
+    The names are those of the outermost object, and of the object that is its ``payload``. The key is not validated: a
+    key that is no JSON has an arbitrary hash.
     """
     for message in range(len(info)):
         at = info[message, KEY_BEGIN]

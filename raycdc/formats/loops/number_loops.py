@@ -77,7 +77,7 @@ def _is_number(data: Any, at: Any, end: Any) -> Any:
 def _exact(data: Any, at: Any, end: Any, precision: Any, scale: Any) -> Any:
     """Return a checked number times ``10**scale`` as (error, negative, high, low).
 
-    The result is exact, or an error.
+    The result is exact; otherwise the error is set.
     """
     high = np.uint64(0)
     low = np.uint64(0)
@@ -182,7 +182,7 @@ def _simple_decimal(data: Any, at: Any, end: Any, scale: Any) -> Any:
 def _double(data: Any, at: Any, end: Any) -> Any:
     """Return the double nearest to a checked number.
 
-    Up to 15 digits and small powers of ten are exact in one division.
+    If the number has up to 15 digits and a small exponent, one multiplication or division gives the exact result.
     """
     value = np.int64(0)
     digits = 0
@@ -274,7 +274,8 @@ def base64_into(data: Any, at: Any, stop: Any, out: Any, to: Any) -> Any:
 def base64_number(data: Any, at: Any, end: Any, big: Any) -> Any:
     """Return the bytes of a base64 text as a number: (error, negative, high, low).
 
-    `big`: two's complement, most significant byte first; otherwise unsigned, least significant byte first.
+    If `big` is True, the bytes are two's complement, most significant first. Otherwise they are unsigned, least
+    significant first.
     """
     high = np.uint64(0)
     low = np.uint64(0)
@@ -347,7 +348,9 @@ def to_decimal(data: Any, kind: Any, at: Any, end: Any, precision: Any, scale: A
 
 @helper
 def decimal_wire(data: Any, at: Any, end: Any, scale: Any) -> Any:
-    """Return the representation of a decimal in a string: text, base64, or `WIRE_EITHER` if both are possible."""
+    """Return the representation of a decimal that is a string: text, base64, or `WIRE_EITHER` if the string can be
+    both.
+    """
     signs = False
     for i in range(at, end):
         signs = signs or data[i] == 46 or data[i] == 45
@@ -388,7 +391,7 @@ def _has_digits(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def fits_float(number: Any) -> Any:
-    """Return why a double has no nearest single-precision number; OK if it has."""
+    """Return `OK` if a double has a nearest single-precision number; otherwise the error."""
     single = np.float64(np.float32(number))
     if np.isinf(single) and not np.isinf(number):
         return OUT_OF_RANGE

@@ -1,8 +1,9 @@
 """Writes rows of messages into a table's columns, compiled.
 
-`decode_rows` walks over one table's messages of a chunk, whose tokens and envelope fields are known, and writes a row
-for each insert and delete and two for each update. It stops where Python must act (`STOP_…`), with nothing of that
-message written. If columns are inferred, `observe` examines the same messages before.
+`decode_rows` goes through the messages of one table in a chunk, whose tokens and envelope fields are known. It writes
+one row for each insert and delete, and two rows for each update. It stops at a message for which Python must act
+(`STOP_…`), and has then written nothing of this message. If columns are inferred, `observe` examines the same messages
+first.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ from raycdc.formats.loops.tape_loops import (
 )
 from raycdc.formats.loops.time_loops import moment
 
-#: The reasons for which `decode_rows` stopped: all done, no row left, no room for text, a bad message.
+#: The reasons for which `decode_rows` stops: all messages are done, no free row, no room for text, a bad message.
 STOP_END, STOP_ROWS, STOP_TEXT, STOP_BAD = 0, 1, 2, 3
-#: The reasons for which `observe` stopped: all done, an unknown field, a key of another kind than in earlier rows.
+#: The reasons for which `observe` stops: all messages are done, an unknown field, a key of a different kind than in
+#: earlier rows.
 STOP_FIELD, STOP_KEY = 1, 2
 
 #: Indices into `RowPlan.flags`.
@@ -112,12 +114,13 @@ META_OP, META_SEQ, META_MS, META_MESSAGE, META_PART = range(5)
 class RowPlan(NamedTuple):
     """A description of a table's rows for the loops.
 
-    Columns before ``len(name_off) - 1`` are the table's, by name; those after come from the envelope's fields `slots`.
+    The first ``len(name_off) - 1`` columns are those of the table, by name. The rest come from fields of the envelope
+    (`slots`).
 
     `cells` has a row for each column: its token in the new and in the old image, 1 if it was found by its exact name,
     the union of the classes seen, 1 if a row has had it, 1 if it belongs to the table's key, the kind of the values of
-    the key (`KIND_…`), and its two tokens before extended JSON was unwrapped. `keys` has, of the previous row, the
-    position, length and column of each key. `placeholder` is Debezium's placeholder for a missing value;
+    the key (`KIND_…`), and its two tokens before extended JSON was unwrapped. `keys` has the position, length and
+    column of each key of the previous row. `placeholder` is Debezium's placeholder for a missing value;
     `placeholder_texts` has the texts in which it comes, with their boundaries in `placeholder_off`.
     """
 
@@ -167,9 +170,9 @@ def _lower(byte: Any) -> Any:
 
 @helper
 def _column(tape: Any, plan: Any, at: Any, length: Any) -> Any:
-    """Return the column with that name, and True if the name is exactly equal; -1 for none.
+    """Return the column with that name, and True if the name is exactly equal; -1 if there is none.
 
-    If names differ only in case, a column is found if it is the only one.
+    A column whose name differs only in case is returned if it is the only one.
     """
     columns = len(plan.name_off) - 1
     for column in range(columns):
@@ -196,8 +199,9 @@ def _column(tape: Any, plan: Any, at: Any, length: Any) -> Any:
 
 @inlined
 def _find_column(tape: Any, plan: Any, key: Any, position: Any) -> Any:
-    """Return the result of `_column` for a key token, which is remembered from the previous row: the column * 2 +
-    exactness, or -1.
+    """Return the result of `_column` for a key token, as column * 2 + exactness, or -1.
+
+    The result is remembered for the next row.
     """
     at = np.int64(tape.tok[key, AT])
     length = np.int64(tape.tok[key, END]) - at
@@ -216,7 +220,10 @@ def _find_column(tape: Any, plan: Any, key: Any, position: Any) -> Any:
 
 @inlined
 def _gather(tape: Any, plan: Any, row: Any, image: Any) -> None:
-    """Find the token of each column in the object `row`; -1 if it has none. Of equal names, the last one counts."""
+    """Find the token of each column in the object `row`; -1 if the object lacks the column.
+
+    Of equal names, the last one counts.
+    """
     columns = len(plan.name_off) - 1
     for column in range(columns):
         plan.cells[column, image] = -1
@@ -276,7 +283,7 @@ def _images(tape: Any, plan: Any, action: Any, after: Any, before: Any) -> Any:
     """Collect the images of one change: return (error, first row kind, last row kind)."""
     patch = plan.flags[FLAG_PATCH] == 1
     if before >= 0 and plan.flags[FLAG_OVERLAY] == 1 and np.int64(tape.tok[before, NEXT]) == before + 1:
-        # An object without a field is not a row: the message of the delete or update has no row before the change.
+        # An object without a field is no row, so the message of this delete or update lacks the row before the change.
         before = np.int64(-1)
     if action == DELETE and patch:
         before = after
@@ -374,7 +381,8 @@ def _cell(tape: Any, plan: Any, column: Any, op: Any, key_only: Any) -> Any:
         ):
             token = other
     if token >= 0 and plan.flags[FLAG_UNAVAILABLE] == 1 and is_unavailable(tape, plan, token):
-        # An update may leave out a field that it did not change. The value is then in the image before, if anywhere.
+        # An update may leave out a field that it did not change. Only the image before the change can then have the
+        # value.
         if op != _PLUS_U or other < 0 or is_unavailable(tape, plan, other):
             return UNAVAILABLE, token
         token = other
@@ -390,7 +398,10 @@ def _cell(tape: Any, plan: Any, column: Any, op: Any, key_only: Any) -> Any:
 
 @helper
 def _key_kind(tape: Any, token: Any, mongo: Any) -> Any:
-    """Return the kind of a value of the key. Values of different kinds are different keys, also with equal texts."""
+    """Return the kind of a value of the key.
+
+    Values of different kinds are different keys, even if their texts are equal.
+    """
     form = FORM_NONE
     if mongo:
         form, _ = extended_form(tape, token)
@@ -414,9 +425,10 @@ def _key_kind(tape: Any, token: Any, mongo: Any) -> Any:
 
 @helper
 def _as_text(tape: Any, token: Any, raw: Any, kind: Any) -> Any:
-    """Return the token whose text a column of texts gets, for a value of extended JSON that was unwrapped to `token`.
+    """Return the token whose text is stored in a text column, for a value of extended JSON that was unwrapped to
+    `token`.
 
-    A moment and bytes keep their form there: without it, their digits and letters would say nothing of what they are.
+    Moments and bytes keep their extended form, because their bare digits or letters would not show their type.
     """
     if kind == K_BYTES or kind == K_TIME or raw < 0 or tape.tok[raw, KIND] != OBJECT:
         return token
@@ -483,8 +495,8 @@ def _change(tape: Any, plan: Any, a: Any, messages: Any, message: Any, after: An
 def decode_rows(tape: Any, plan: Any, a: Any, messages: Any, seqs: Any, wanted: Any, first: Any) -> Any:
     """Write the rows of the messages ``wanted[first:]``. Returns (the reason of the stop, the message, the error).
 
-    Rows of message ``m`` are numbered from ``seqs[m]`` on. `STOP_ROWS`: ``counters[FULL_NEED]`` rows are needed;
-    `STOP_TEXT`: the counters have the text column and the room that it needs.
+    Rows of message ``m`` are numbered from ``seqs[m]`` on. After `STOP_ROWS`, ``counters[FULL_NEED]`` is the number of
+    needed rows. After `STOP_TEXT`, the counters have the text column and the room that it needs.
     """
     rows_max = len(a.meta)
     for i in range(first, len(wanted)):
@@ -537,7 +549,8 @@ SEEN_NULL, SEEN_BOOL, SEEN_SMALL, SEEN_INT64, SEEN_BIG, SEEN_DOUBLE = 1, 2, 4, 8
 SEEN_EXACT, SEEN_TEXT, SEEN_NESTED, SEEN_DATE, SEEN_BYTES = 64, 128, 256, 512, 1024
 _SEEN_NUMBERS = SEEN_SMALL | SEEN_INT64 | SEEN_BIG | SEEN_DOUBLE | SEEN_EXACT
 
-#: Kinds of values of a key; from `KIND_FORMS` on those of extended JSON that are texts, such as object ids.
+#: Kinds of values of a key. From `KIND_FORMS` on, they are the types of extended JSON that are stored as texts, such as
+#: object ids.
 KIND_NUMBER, KIND_TEXT, KIND_BOOL, KIND_NESTED, KIND_DATE, KIND_BYTES = range(1, 7)
 KIND_FORMS = 16
 

@@ -1,12 +1,11 @@
 """Makes one structural pass over a JSON message, compiled: validates it, and writes its values as a *tape* of tokens.
 
-A token is a row of four numbers: its kind, where it begins and ends in the work buffer (without the quotes for strings,
-with the brackets for containers) and the token after it (an object's or array's children lie between). An object's
-children are keys and values in turns. All later passes use only the tokens. Grammar: RFC 8259; strings must be UTF-8
-(RFC 3629), which is checked here as well.
-
-The work buffer holds the messages of a chunk, then room for keys that had escapes (their token points at the plain text
-there) and documents inside strings, then 64 bytes of padding, which may be read.
+A token is a row of four numbers: its kind, its begin and end in the work buffer, and the number of the next token on
+its level. The range of a string is without the quotes, that of a container with the brackets. The children of an object
+or array are the tokens between it and the next token on its level. An object's children are alternately keys and
+values. All later passes use only the tokens. The grammar is RFC 8259. Strings must be UTF-8 (RFC 3629), which this pass
+also checks. The work buffer has three parts: the messages of a chunk; room for the plain texts of keys with escapes,
+and for documents inside strings, to which tokens point; and 64 bytes of padding, which may be read.
 """
 
 from __future__ import annotations
@@ -40,9 +39,10 @@ STATE_SIZE = STACK + DEPTH_MAX + 16
 
 
 class Tape(NamedTuple):
-    """The work buffer, the tokens of a chunk's messages, and the used size of each.
+    """The work buffer, the tokens of a chunk's messages, and the used sizes of both.
 
-    The loops' tuples hold few arrays each: passing and unpacking an array costs compile time in every helper.
+    Like all tuples of the loops, it has few arrays, because passing and unpacking an array costs compile time in every
+    helper.
     """
 
     data: npt.NDArray[np.uint8]
@@ -51,13 +51,12 @@ class Tape(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """Texts that are repeated in one message after another (an embedded schema, column types), recognised by
-    comparison.
+    """Texts that many messages repeat (an embedded schema, column types), recognised by comparison.
 
     `names` has the keys of the outermost object whose value is such a text, followed by all known texts (padded, so
-    that eight bytes may be read anywhere). `name` has a row for each name: begin and end in `names`, the text found
-    last, and the one of the present message (a text's number, `ABSENT`, or `UNKNOWN`) with its token. `text` has a row
-    for each known text: begin and end, and the number of its name.
+    that eight bytes may be read anywhere). `name` has a row for each name: its begin and end in `names`, the number of
+    the text found last, the number of the text in the present message (or `ABSENT`, or `UNKNOWN`), and the token of
+    this text. `text` has a row for each known text: begin and end, and the number of its name.
     """
 
     names: npt.NDArray[np.uint8]
@@ -195,7 +194,7 @@ def _number(data: Any, at: Any, end: Any) -> Any:
 def unescape(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
     """Write a checked string's plain text to ``out[to:]``; return its end, or -1 for half a surrogate pair.
 
-    The plain text is never longer than the escaped one, so `to` may equal `at` of another range of the same size.
+    The plain text is never longer than the escaped one, so it fits in a range of the same size.
     """
     while at < end:
         byte = data[at]
@@ -237,7 +236,7 @@ def unescape(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
 
 @helper
 def plain_text(tape: Any, token: Any) -> Any:
-    """Make an escaped string token a plain one, with its text in the spare room.
+    """Turn the token of a string with escapes into one of its plain text, which is written to the spare room.
 
     Returns False for half a surrogate pair.
     """
@@ -267,7 +266,7 @@ def _repeat_name(tape: Any, repeats: Any, at: Any, length: Any) -> Any:
 def _known_text(tape: Any, repeats: Any, name: Any, at: Any, end: Any) -> Any:
     """Return the number of the known text at `at`, or `UNKNOWN`.
 
-    A text is a complete object or array, so a text that equals the beginning of the input is the complete value.
+    A known text is a complete object or array. If the input begins with it, the text is therefore the complete value.
     """
     guess = repeats.name[name, LAST]
     for text in range(-1, len(repeats.text)):
@@ -307,7 +306,8 @@ def tokenize(tape: Any, repeats: Any, at: Any, end: Any, outer: Any) -> Any:
 
     Returns (damage or 0, position of the damage).
 
-    `outer`: the value is a message, in which repeated texts are searched, and not a document inside a message.
+    If `outer` is True, the value is a message, in which repeated texts are searched; otherwise it is a document inside
+    a message.
     """
     data = tape.data
     tok = tape.tok
@@ -315,7 +315,7 @@ def tokenize(tape: Any, repeats: Any, at: Any, end: Any, outer: Any) -> Any:
     token = stack[TOKENS]
     limit = len(tok) - 2
     depth = 0
-    mode = 0  # The state: 0 expects a value, 1 a key, 2 a comma or the end after a value.
+    mode = 0  # The state: 0 if a value is expected, 1 if a key, 2 if a comma or the end after a value.
     name: Any = -1
     while True:
         while at < end and _blank(data[at]):

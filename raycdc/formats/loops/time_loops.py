@@ -68,7 +68,7 @@ def _zone(data: Any, at: Any, end: Any) -> Any:
 def moment(data: Any, at: Any, end: Any) -> Any:
     """Return (error, microseconds since 1970) of ``YYYY-MM-DD`` with or without a time of day and a zone.
 
-    A zero, partial or impossible date gives `NO_DATE`, as elsewhere for MySQL.
+    A zero, partial or impossible date gives `NO_DATE`, as it does for MySQL's own values.
     """
     year = _digits(data, at, end, 4)
     month = _digits(data, at + 5, end, 2)

@@ -46,10 +46,11 @@ PhaseEvent = TablePhaseChanged | SnapshotDone | SnapshotsDone
 
 
 class PhaseReporter:
-    """Reports phases of tables and finished snapshots. `phases` are those of the state's tables at the last commit.
+    """A reporter of changed phases of tables, and of finished snapshots.
 
-    Another table's phase is that of the first status that has the table. `refused` are tables whose rows a target had
-    refused by the last commit.
+    `phases` has the phases of the state's tables at the last commit. The phase of any other table is first known from
+    the first status that lists the table. `refused` are the tables of which a target had refused rows by the last
+    commit.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Every error that a user can meet, each class with its exit code and with the reaction that it calls for.
+"""Every error that a user can meet. Each class has an exit code, and determines the reaction to the error.
 
 The CLI catches `RaycdcError` and nothing else: its text is the whole screen (no traceback unless ``--verbose``) and its
 `exit_code` becomes that of the process. Anything that is not a `RaycdcError` is a bug and shows its traceback.

@@ -1,8 +1,8 @@
 """The composition root, and the Python API: a source, a sink and a state become a running pipeline.
 
 This is the only module that imports every part (as PipelineComposer is in Flink CDC). It starts the parts in this
-order, so that a failed start has nothing to undo: lease, preflight of the source, engines, sink, recovery, source side,
-epoch loop. It ends them in the reverse order.
+order: lease, checks of the source, engines, sink, recovery, source side, epoch loop. In this order, a failed start has
+nothing to undo. The parts end in the reverse order.
 
 *Locks.* A thread that holds one of these locks takes only locks further down the table, which rules out deadlocks
 (`tests/unit/driver/test_lock_order.py` records the order during a run):
@@ -10,15 +10,15 @@ epoch loop. It ends them in the reverse order.
 | lock | held while |
 |---|---|
 | supervisor | processes are started, checked and ended, and the steps between two generations are done |
-| coordinator's host (``--local``), launcher, Spark's start | one of them is called |
+| coordinator's host (``--local``), launcher, Spark's start | the coordinator, the launcher or Spark's start is called |
 | reporter | listeners receive an event one by one: notifications, control API, log, caller's listener |
-| each listener | it keeps, writes or shows the event |
+| each listener | the listener keeps, writes or shows the event |
 | pipeline, events and queues | a flag is set; nothing is called |
 
-A listener may therefore call `Pipeline.stop`, which takes only the pipeline's lock: the supervisor carries the stop out
-on its own thread. A signal handler may take none of these locks, not even that of a `threading.Event`; it puts a value
-into a `queue.SimpleQueue`, whose `get` is called without a timeout: in CPython 3.11 a `get` with a timeout waits
-forever if its thread does not run before the timeout has passed.
+A listener may therefore call `Pipeline.stop`, which takes only the pipeline's lock; the supervisor carries out the stop
+on its own thread. A signal handler must not take any of these locks, nor the lock inside a `threading.Event`. It puts a
+value into a `queue.SimpleQueue` instead. The `get` of this queue has no timeout, because in CPython 3.11 a `get` with a
+timeout waits forever if its thread does not run before the timeout has passed.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from raycdc.state.store import CheckpointStore
 
 #: How often progress is reported, in seconds.
 PROGRESS_S = 0.5
-#: Ends the warning that rows of a lost node are read again; tests wait for it.
+#: The end of the warning that rows of a lost node are read again. Tests wait for this text.
 READ_AGAIN = "What it had is read again."
-#: Ends the warning that a private Ray was lost.
+#: The end of the warning that a private Ray was lost.
 NEW_RAY = "A new one is started, and the run goes on from what was sealed."
 
 
@@ -95,7 +95,7 @@ class _Parts:
 
 
 class Pipeline:
-    """Keeps the tables of one source equal in one sink.
+    """A pipeline, which keeps the tables of one sink equal to those of one source.
 
     ``Pipeline.from_config(load_config("shop.toml"))``, or in Python ``Pipeline(name="shop", state="./state/shop",
     source=MySqlSource(...), sink=DeltaSink(...))``. A pipeline may run again after its run ended. `stop` may be called
@@ -144,13 +144,13 @@ class Pipeline:
 
         Raises `RaycdcError` for every expected error.
 
-        `local`, like ``pipeline.engines = "never"``, keeps everything in threads of this process: no Ray, no Spark.
-        With `standby`, the run first waits until the driver that has the state ends or sends no heartbeat.
-        `FencedError` ends a run whose state another driver took over. `listener` receives the events of
-        `raycdc.observe.events`, from threads of the pipeline; an error in it is reported once as a warning and does not
-        end the run. `show_page` receives the address of the web UI with a login code that is valid for one browser
-        within ten minutes (``ADDRESS/#login=CODE``). `planned` holds the decisions that were made for a comparison with
-        a plan; the run uses them and does not decide again.
+        If `local` is True, or with ``pipeline.engines = "never"``, all work is done by threads of this process, without
+        Ray and Spark. If `standby` is True, the run first waits until the driver that has the state ends or sends no
+        heartbeat. `FencedError` ends a run whose state another driver took over. `listener` receives the events of
+        `raycdc.observe.events`, from threads of the pipeline. An error in `listener` is reported once as a warning, and
+        does not end the run. `show_page` receives the address of the web UI with a login code that is valid for one
+        browser within ten minutes (``ADDRESS/#login=CODE``). `planned` has decisions that were already made, for a
+        comparison with a plan; the run uses these instead of deciding again.
         """
         local = local or self.config.is_local
         log = LogFile(self.config.logging, self.config.pipeline.name)
@@ -194,8 +194,8 @@ class Pipeline:
         planned: ResolvedRun | None,
     ) -> bool:
         """Run once; return True if the run was stopped before it reached its end."""
-        # The control API opens after the checks, which need its port to be free, and before the run waits for the
-        # state.
+        # The control API opens after the checks, because one of them requires its port to be free, and before the run
+        # waits for the state.
         begun = partial(control.open, reporter.warning)
         with self._one_run(start, reporter, standby=standby, begun=begun) as run:
             control.take(run.leadership, reporter.warning)
@@ -269,8 +269,8 @@ class Pipeline:
                     "all captured collections keep images."
                 )
             take_up(resolved)
-            # A caller that takes epochs itself takes a new snapshot of lost rows, so copies of segments would be of no
-            # use.
+            # If a caller takes the epochs and rows are lost, the tables are resnapshotted, so copies of segments would
+            # be of no use.
             spec = replace(job_spec(resolved, store), copies=None)
             at_once = in_flight_max or spec.settings.in_flight_max
             spec = replace(spec, settings=replace(spec.settings, in_flight_max=at_once, hand_taken=True))

@@ -1,4 +1,4 @@
-"""Finds and loads sources, sinks and formats by their entry points, both built-in ones and those of other packages.
+"""Finds and loads sources, sinks and formats by their entry points, those of raycdc and those of other packages.
 
 A package announces ``[project.entry-points."raycdc.sinks"] mything = "its.module:PLUGIN"`` where ``PLUGIN`` is a
 `Plugin`. The module must import quickly: it has the configuration model and the *name* of the factory, which is
@@ -53,8 +53,8 @@ class Plugin:
     `name` is the ``type`` in the configuration and the entry point's own name. `config` is the pydantic model of the
     component's TOML section (a subclass of `raycdc.config.SourceConfig` or `SinkConfig`); `factory` is
     ``"module:callable"``, called with the validated configuration, and for a source with its `SourceContext`. `init`
-    names, in the same way, the questions of ``raycdc init``: a subclass of
-    `raycdc.config.init_questions.InitQuestions`. The default asks for the section's required keys. `statements` names a
+    names the questions of ``raycdc init`` in the same form, as a subclass of
+    `raycdc.config.init_questions.InitQuestions`. Its default asks for the section's required keys. `statements` names a
     function that parses this source's DDL statements when a message format carries them
     (`raycdc.source.connector.ReadStatement`). `positions` names a function that formats a position of this source
     (`raycdc.state.opaque.Position`) as one readable line.
@@ -175,8 +175,8 @@ def _discover(group: PluginGroup) -> dict[str, tuple[EntryPoint, ...]]:
     plugins: dict[str, tuple[EntryPoint, ...]] = {}
     for point in dict.fromkeys(entry_points(group=group.value)):
         same = plugins.get(point.name, ())
-        # A development install may be found twice, in the project directory and in site-packages. The same target is
-        # one plug-in.
+        # A development install may be found twice, in the project directory and in site-packages. Two entries with the
+        # same target are one plug-in.
         if not any(other.value == point.value for other in same):
             plugins[point.name] = (*same, point)
     return plugins

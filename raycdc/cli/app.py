@@ -70,7 +70,7 @@ app.add_typer(notify, name="notify")
 app.add_typer(bench, name="bench")
 
 
-#: An unknown option may be the name of a key of a source or sink, which has another syntax.
+#: A user may take the name of a key of a source or sink for an option. The message then shows the right syntax.
 _KEYS_OF_PLUGINS = (
     "Other keys of the source's section are --answer KEY=VALUE; those of the sink's, --answer sink.KEY=VALUE."
 )
@@ -82,7 +82,7 @@ def run_app(words: Sequence[str]) -> int:
     try:
         result = command.main(args=list(words), prog_name="raycdc", standalone_mode=False)
     except Exception as error:
-        # Usage errors of the option parser print themselves; `main` handles all other errors.
+        # The option parser prints its usage errors itself; `main` handles all other errors.
         show = getattr(error, "show", None)
         if callable(show) and hasattr(error, "exit_code"):
             show()

@@ -1,8 +1,8 @@
 """``raycdc demo``: a temporary server with a small shop, followed into any target while customers buy.
 
-It uses the product like a user: the configuration is a file that stays, and the pipeline is ``raycdc run`` of it in a
-separate process. Afterwards source and target are read independently and compared: by ``raycdc verify`` if possible,
-else by the keys and a column. A difference sets the exit code of a data error.
+It uses the product as a user does: it writes a configuration file, which is kept, and starts ``raycdc run`` with it in
+a separate process. Afterwards source and target are read independently and compared: by ``raycdc verify`` if possible,
+else by the keys and one column. If they differ, the exit code is that of a data error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STOP_TIMEOUT_S = 300.0
 _CATCH_UP_TIMEOUT_S = 60.0
 _WORKLOAD_PAUSE_S = 0.005
 _POLL_S = 0.25
-#: Rows of the largest table: for databases, which generate it themselves, and for other sources.
+#: Numbers of rows of the largest table: for databases, which generate the rows themselves, and for all other sources.
 _ORDERS, _ORDERS_SENT = 200_000, 20_000
 
 
@@ -248,7 +248,7 @@ def _pipeline(options: _Options) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _buying(trial: SandboxSourceServer) -> AbstractContextManager[None]:
-    """Run customers in a thread during the block; their error is raised at its end."""
+    """Simulate customers in a thread during the block. Their error is raised at the end of the block."""
     from raycdc.sandbox.background import again_and_again
 
     def step() -> None:
@@ -322,7 +322,7 @@ class _Progress:
             record = store.last_commit()
             return None if record is None else store.manifest(record.epoch)
         except StateError:
-            return None  # The state does not exist yet or is being written; the caller polls again.
+            return None  # The state does not exist yet, or is being written. The caller polls again.
 
 
 # -- the result

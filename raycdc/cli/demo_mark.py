@@ -1,8 +1,9 @@
 """The mark that a demo leaves in its folder.
 
-It shows later demos that they may remove the folder, and runs of its configuration if the demo's servers are up. The
-demo keeps the mark locked while its servers are up, so that even a killed demo is detected. The mark identifies the
-configuration that the demo wrote: a changed configuration may use other servers.
+The mark permits later demos to remove the folder. It also shows ``raycdc run``, started with the demo's configuration,
+if the demo's servers are up: the demo keeps the mark locked while they are, so that even a killed demo is detected. The
+mark identifies the configuration that the demo wrote, because a configuration that was changed may use different
+servers.
 """
 
 from __future__ import annotations

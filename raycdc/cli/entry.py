@@ -1,8 +1,8 @@
 """`main`: runs a command and turns its result into an exit code.
 
-A `RaycdcError` is for the user: its text goes to stderr, without a traceback unless ``--verbose`` was given. Any other
-error is a bug, of raycdc or of another package's plug-in, and is shown with its place. Nothing heavy is imported here,
-so that every command starts quickly.
+The text of a `RaycdcError` is for the user: it is printed to stderr, without a traceback unless ``--verbose`` was
+given. Any other error is a bug of raycdc or of a plug-in, and is printed with its place in the code. Nothing heavy is
+imported here, so that every command starts quickly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from raycdc.plugins import missing_extra, third_parties
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's) and return the exit code.
 
-    If the run has left engines that are still starting, the process ends here without waiting, and they end with it.
+    If the run has left engines that are still starting, the process ends here without waiting, and the engines end with
+    it.
     """
     code = _run(arguments)
     left = sys.modules.get("raycdc.core.background_tasks")
@@ -50,7 +51,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
             return run_app(words)
     except _TerminatedError:
-        # SIGTERM is a normal end only for a run, which is a service; any other command has not finished its work.
+        # SIGTERM is a normal end only for a run, which is a service. Any other command was interrupted in its work.
         return int(ExitCode.DONE if is_run else ExitCode.INTERRUPTED)
     except RaycdcError as error:
         if verbose:
@@ -65,7 +66,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         print("Interrupted.", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output is gone (`| head`). Keep the interpreter from complaining when it flushes at exit.
+        # The program that reads our output has ended (`| head`). Prevent an error message when the interpreter flushes
+        # the output at its exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.DONE)

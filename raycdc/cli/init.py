@@ -104,7 +104,7 @@ _CHOICES_SHOWN = 20
 #: The questions that have their own command-line option.
 _OPTIONS = ("host", "port", "user", "password-env", "uri")
 _SINK = "sink."
-#: Other names that people type, with the names that are meant; the schemes of their addresses.
+#: Synonyms of types that people type, with the types that they mean; and the schemes of addresses, with their types.
 _DATABASES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
 
 

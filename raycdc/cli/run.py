@@ -38,7 +38,7 @@ UNTIL_CAUGHT_UP = "caught-up"
 class RunOptions:
     """The options of `raycdc.pipeline.Pipeline.run` from the command line, and three more.
 
-    They are the sealed `plan` to follow, whether a link to the web UI is printed (`ui`), and `engines`, which replaces
+    `plan` is the sealed plan to follow. If `ui` is True, a link to the web UI is printed. `engines` replaces
     ``pipeline.engines``.
     """
 
@@ -149,7 +149,8 @@ def _require_ui(config: PipelineConfig) -> None:
 def own_output(as_json: bool) -> Iterator[TextIO | None]:
     """Return a stream only for JSON lines; other output to standard output goes to standard error meanwhile.
 
-    Libraries, their C++ code and their processes may write there at any time. None without `as_json`.
+    Libraries, their C++ code and their processes may write to standard output at any time. The result is None if
+    `as_json` is False.
     """
     if not as_json:
         yield None
@@ -186,7 +187,8 @@ def make_view(config: PipelineConfig, status: Callable[[], RunStatus], *, verbos
 def drive(pipeline: RunningPipeline, view: View, way: RunOptions, planned: ResolvedRun | None = None) -> int:
     """Run `pipeline` with `view` and signal handlers, as it was `planned`; return 130 if Ctrl-C ended it.
 
-    After SIGTERM the code is 0: systemd and Kubernetes end a service by it, and take any other code for a failure.
+    After SIGTERM, by which systemd and Kubernetes end a service, the code is 0, because they treat any other code as a
+    failure.
     """
     stopper = _Stopper(pipeline, view)
     with stopper.stopping(), stopper.signals():
@@ -211,7 +213,7 @@ def drive(pipeline: RunningPipeline, view: View, way: RunOptions, planned: Resol
 
 
 class _Ask(Enum):
-    """An order to the thread that stops the pipeline."""
+    """A request to the thread that stops the pipeline."""
 
     STOP = "stop"
     STOP_AND_SAY = "stop, and say so"
@@ -280,8 +282,8 @@ class _Stopper:
             while (asked := self._asked.get()) is not _Ask.NOTHING_MORE:
                 self._pipeline.stop()
                 if asked is _Ask.STOP_AND_SAY:
-                    # The terminal may be paused, a pipe full, a stream closed. The stop does not depend on this
-                    # message.
+                    # The message may fail or block, because the terminal is paused, a pipe is full, or a stream is
+                    # closed. The stop must not depend on it.
                     with contextlib.suppress(OSError, ValueError):
                         self._view.note(
                             "Stopping: rows that were read are sealed and committed. Press Ctrl-C again to stop "

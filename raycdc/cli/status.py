@@ -1,6 +1,6 @@
 """``raycdc status`` and ``raycdc ui``: print the status of a pipeline, and a link to its web UI.
 
-The status comes from the pipeline's run, or from its state if it is not running.
+The status comes from the pipeline's run. If the pipeline is not running, the status is computed from its state.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
 def _status(queue: CommandQueue, command: TableCommand) -> CommandStatus:
     """Return the status of a command.
 
-    A command that was dropped from the list because many later ones came counts as accepted.
+    A command that is not in the list any more, because of many later commands, counts as accepted.
     """
     state = queue.state(command.id)
     return state or CommandStatus(command.id, str(command.action), command.table, CommandState.ACCEPTED)
@@ -222,9 +222,9 @@ def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
 
 
 def command_rules_of(config: Path) -> CommandRules:
-    """Return the rules of the configuration file, of which only the needed keys must be valid.
+    """Return the rules for judging commands, from the configuration file, of which only the needed keys must be valid.
 
-    A state's folder has no configuration, and its rules know nothing.
+    If the command names a state's folder instead, there is no configuration, and the rules allow every command.
     """
     selected, rows = partial(_check_selected, config), partial(_require_rows, config)
     by_key, once = partial(_why_not_by_key, config), partial(_why_read_once, config)

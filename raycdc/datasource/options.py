@@ -11,9 +11,9 @@
 | `metadata` | ``false``: a bounded read has the table's columns alone |
 | `filter` | the source's ``snapshot.filter`` of the table, instead of the configuration's |
 | `fields` | with MongoDB: ``snapshot.fields`` of the collection, with commas between them |
-| `limit` | with MongoDB: ``snapshot.limit`` of the collection
+| `limit` | with MongoDB: ``snapshot.limit`` of the collection |
 
-|Rows of bounded reads are stored in the system's folder for temporary files (``TMPDIR``).
+Rows of bounded reads are stored in the system's folder for temporary files (``TMPDIR``).
 
 The conditions of a query over the DataFrame are not handed to the source: Spark 4.1 keeps what a filter left of a
 Python data source and gives it to other queries over the same DataFrame, which are without that filter.

@@ -1,25 +1,25 @@
-"""Commands about tables. The state stores them until a driver takes them, judges them, and carries them out while it
-runs.
+"""A queue of commands about tables. The state stores a command until a driver takes it, judges it, and carries it out.
 
 Each command is one file in the state (``commands/ID.json``), so any process with write access can give one: the CLI, or
-a client of the control API. A command is *accepted* when its file is durable. The driver judges it, writes its answer
-and the resulting request into the document of requests in one step (`raycdc.source.tables.table_requests.ask_all`),
-under its own generation, and then deletes the file.
+a client of the control API. A command is *accepted* when its file is durable. The driver judges the command. In one
+step and under its own generation, it writes the answer and the resulting request into the document of requests
+(`raycdc.source.tables.table_requests.ask_all`). Then it deletes the file.
 
 | a command is | because |
 |---|---|
 | `accepted` | its file exists, and no driver has answered |
 | `acting` | its request is in the document; the next coordinator to start carries it out |
 | `done` | an epoch with its effect is in the sink; for a resnapshot, an epoch with rows of the table |
-| `parked` | it was carried out, but its table's first rows parked the table again; the text has the reason |
-| `refused` | it makes no sense for the table, or for this source; the answer says why |
+| `parked` | it was carried out, but the table was parked again at its first rows; the text has the reason |
+| `refused` | the command makes no sense for the table or for this source; the answer has the reason |
 
 A running driver carries out requests with the same code as a start: it ends the generation of coordinator and readers,
 applies the requests while no reader runs, and its supervisor starts the next generation from the last sealed epoch.
 Sink, Spark and the driver keep running.
 
-*What if the process dies here?* Before the answer is written, the file remains and the next driver takes it. After
-that, the request is durable and its number makes it act only once; a remaining file is recognized by its id.
+*What if the process dies here?* Before the answer is written, the file remains and the next driver takes it. After the
+answer is written, the request is durable, and because of its number it is carried out only once. A file that remains is
+recognized by its id.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class CommandQueue:
     def _require_here(self, name: str) -> None:
         """Raise `StateError` if the state was moved while the command was being given.
 
-        A move copies the commands that it finds after it barred the old state; this one may be too late.
+        A move copies the commands that it finds after it has barred the old location. A command that is written later
+        would be lost.
         """
         identity = read_identity(self._folder)
         if identity is not None and identity.moved_to:
@@ -139,7 +140,7 @@ class CommandQueue:
         ]
 
     def waiting(self) -> list[TableCommand]:
-        """Return the commands whose files remain: those without an answer, and those whose file was not yet deleted."""
+        """Return the commands whose files remain. Some of them may already have an answer."""
         found = (self._read(name) for name in sorted(self._folder.list(_FOLDER)))
         return [command for command in found if command is not None]
 
@@ -156,7 +157,7 @@ class CommandQueue:
     def sorted_out(
         self, commands: Sequence[TableCommand], rules: CommandRules
     ) -> tuple[list[TableCommand], list[TableCommand]]:
-        """Divide `commands` into those that `take` would refuse now, and all others.
+        """Divide `commands` into those that `take` would refuse now, and the rest.
 
         Both are empty before the first epoch.
         """
@@ -174,8 +175,8 @@ class CommandQueue:
     def take(self, commands: Sequence[TableCommand], rules: CommandRules) -> list[CommandDecision]:
         """Judge `commands` and make their requests durable. Called while no reader runs.
 
-        Commands with an answer are left as they are. All are left before the first epoch, which reads every table
-        anyway. Nothing is read from the state if there are no commands.
+        Commands with an answer are not changed. Before the first epoch, all commands are left waiting, because that
+        epoch reads every table anyway. Nothing is read from the state if there are no commands.
         """
         manifest = self._store.last_manifest() if commands else None
         if manifest is None:

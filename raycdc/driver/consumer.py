@@ -47,7 +47,7 @@ class Epoch:
     def batches(self, table: TableId) -> Iterator[pa.RecordBatch]:
         """Yield the table's changes in this epoch: its columns, then `META_COLUMNS`, with ``_op`` as text.
 
-        Segments come in the order of ``_seq``'s ranges; within a segment, rows are in log order.
+        Segments come in the order of their ranges of ``_seq``. Within a segment, rows are in log order.
         """
         columns = [*self.tables[table].arrow().names, *META_COLUMNS]
         for segment in sorted(self.manifest.segments, key=lambda s: s.seq_base):
@@ -80,8 +80,8 @@ class Ledger:
     ) -> None:
         """Create the ledger.
 
-        `sealed_before` is the last epoch that was sealed before this run, possibly an earlier run's final one.
-        `records` decides what happens to rows that the source cannot deliver.
+        `sealed_before` is the last epoch that was sealed before this run. It may be marked as the final epoch of an
+        earlier run. `records` decides what happens to rows that the source cannot deliver.
         """
         self.store = store
         self._generation = generation
@@ -124,7 +124,7 @@ class Ledger:
             before = self.store.last_commit() or CommitRecord(0, 0, 0, {})
             vectors = {**before.tables, **{str(table): (manifest.epoch, 0) for table in manifest.tables}}
             now_ms = time.time_ns() // 1_000_000
-            # The rest of the commit record is kept: reading an epoch does not invalidate it.
+            # The other parts of the commit record are kept, because they stay valid when an epoch is read.
             self.store.write_commit(
                 replace(
                     before, epoch=manifest.epoch, generation=self._generation(), committed_ms=now_ms, tables=vectors

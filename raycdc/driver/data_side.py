@@ -128,9 +128,9 @@ class DataSide:
         return loop
 
     def _prepare_spark(self, spark: SparkThread, reporter: ProgressReporter, tracker: ActivityTracker) -> None:
-        """Start the workers of a Spark that is up.
+        """Start the workers of the running Spark.
 
-        If its executors are on other machines, check that they can read rows from here.
+        If its executors are on other machines, check that they can read rows from this one.
         """
         if spark.now is not None:
             spark.warm_up()

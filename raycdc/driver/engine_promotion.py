@@ -1,19 +1,21 @@
 """Starts a run in the driver's own process, and promotes it to Ray and Spark once these are up.
 
 Ray and Spark take seconds to start, longer than a run of a small table lasts. The source side therefore begins as
-threads of the driver (`PromotableLauncher`), stage tasks run there too, and both engines start in the background.
+threads of the driver (`PromotableLauncher`), the driver also runs stage tasks, and both engines start in the
+background.
 
-The promotion of the source side (`EnginePromotion`) is a restart of it within the run: the coordinator and its readers
-end, a new generation fences anything that is left of them, and the actors continue from the last manifest, exactly as
-after the loss of a coordinator. Rows that were read and not sealed are read again, so the promotion waits for the end
-of an epoch. There is no promotion before the first manifest, because a new start could choose another log position. The
-epoch loop keeps running. The data side needs no promotion: a task writes the same files wherever it runs.
+The promotion of the source side (`EnginePromotion`) is a restart within the run. The coordinator and its readers end, a
+new generation fences their remaining threads, and Ray's actors continue from the last manifest, exactly as after the
+loss of a coordinator. Rows that were read and not sealed are read again. To keep these few, the promotion waits for the
+end of an epoch. There is no promotion before the first manifest, because a restart without a manifest could choose a
+different log position. The epoch loop keeps running. The data side needs no promotion: a task writes the same files
+wherever it runs.
 
-*What if the process dies here?* Before and after the new generation, the next start continues from the last manifest; a
-generation only says who may write. *What if Ray or Spark dies?* Before the promotion, nothing of the run depends on
-them: it goes on in its own process, reports the loss, and they are started again. After the promotion, a lost Ray is
-started again as in any run (`raycdc.pipeline`). *What if the run ends while they start?* It does not wait; their start
-is abandoned in the background (`raycdc.core.background_tasks`).
+*What if the process dies here?* The next start continues from the last manifest. A new generation does not change that,
+because it only decides which process may write. *What if Ray or Spark dies?* Before the promotion, nothing of the run
+depends on them: it goes on in its own process, reports the loss, and they are started again. After the promotion, a
+lost Ray is started again as in any run (`raycdc.pipeline`). *What if the run ends while the engines start?* The run
+does not wait. The start is left to end in the background (`raycdc.core.background_tasks`).
 """
 
 from __future__ import annotations
@@ -48,17 +50,18 @@ _log = logging.getLogger(__name__)
 #: Ray and Spark start when a run has lasted this long. Their start uses two cores for seconds, which slows reading; a
 #: run reads and commits about two million rows in this time.
 START_AFTER_S = 5.0
-#: If nothing was committed by then, as when hundreds of targets are created first, the engines start at most this much
-#: later.
+#: If nothing was committed by then, for example because hundreds of targets are created first, the engines start at
+#: most this much later.
 COMMIT_S = 10.0
 #: A run that ends by itself within this time, estimated from its speed so far, starts no engines.
 ENDS_SOON_S = 10.0
 #: The longest time that the promotion waits for the end of an epoch. A table without changes has no epochs, and loses
 #: nothing.
 EPOCH_S = 5.0
-#: Seconds between two checks if the thread can stop waiting.
+#: Seconds between two checks for the condition for which the thread waits.
 POLL_S = 0.2
-#: Seconds until engines that died or did not start are started again: the first pause, which doubles up to the second.
+#: Seconds until engines that died or did not start are started again: the first pause, and the longest one. Each pause
+#: is twice as long as the one before.
 AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
 #: Seconds between two checks by `close` if a running promotion has finished.
 CLOSING_POLL_S = 0.02
@@ -83,7 +86,7 @@ def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
 
 
 class RunBeginning(Enum):
-    """How a run begins."""
+    """The way in which a run begins."""
 
     #: All work is done in this process, until the end.
     LOCAL = "local"
@@ -170,8 +173,9 @@ class PromotableSource(Protocol):
 class PromotableLauncher:
     """Launches threads in this process, and after `promote` the processes of the launcher that `make` creates.
 
-    `make` receives the number of readers; `engine` is the other engine that must start. The launcher of `make` is
-    created and closed on one thread, because Ray's processes die with the thread that started them.
+    `make` receives the number of readers. `engine` is an additional engine that must be up before the promotion. The
+    launcher of `make` is created and closed on one thread, because Ray's processes die with the thread that started
+    them.
     """
 
     def __init__(
@@ -196,7 +200,7 @@ class PromotableLauncher:
         return self._acting.engine
 
     def prepare(self, readers: int) -> None:
-        """Start the other launcher and engine.
+        """Start the launcher of `make`, and the engine.
 
         Blocks until both are up. Raises the error of their start, and the errors of `poll_next`.
         """
@@ -221,7 +225,7 @@ class PromotableLauncher:
             self._made.result().poll()
 
     def discard(self) -> None:
-        """End the other launcher, if it was started; returns when it has ended."""
+        """End the launcher of `make`, if it was started. Returns when it has ended."""
         with self._lock:
             made, self._made = self._made, None
             if made is None or self._closed.is_set():
@@ -230,7 +234,7 @@ class PromotableLauncher:
         ended.result()
 
     def promote(self) -> None:
-        """Make the other launcher start all later processes. Called while no process of the job runs."""
+        """Make the launcher of `make` start all later processes. Called while no process of the job runs."""
         reach("in_hand_over")
         assert self._made is not None, "it is prepared"
         self._acting = self._made.result()
@@ -270,7 +274,8 @@ class PromotableLauncher:
         self._local.close()
         with self._lock:
             self._closed.set()
-            # If the other launcher never took over, nothing depends on it, so its errors while closing are only logged.
+            # If the launcher of `make` never took over, nothing depends on it, so its errors while closing are only
+            # logged.
             ends = _close_lost if self.in_process else _close
             ended = None if self._made is None else self._thread.submit(ends, self._made)
             coming = self._made is not None and not self._made.done()
@@ -286,7 +291,7 @@ class PromotableLauncher:
 
 
 def _close_lost(made: Future[Launcher]) -> None:
-    """Close the launcher and log errors: the same cause will stop the next start, which then reports it."""
+    """Close the launcher and log errors. If their cause lasts, the next start fails and reports it."""
     try:
         _close(made)
     except Exception:  # noqa: BLE001
@@ -326,7 +331,7 @@ class PromotionState:
 class EnginesDue:
     """When engines start: `after_s` seconds after the start of the run (None: `START_AFTER_S`).
 
-    With `ends_by_itself` they start a little later if the run is about to catch up and end.
+    If `ends_by_itself` is True, they start a little later if the run is about to catch up and end.
     """
 
     after_s: float | None = None

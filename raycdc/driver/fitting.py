@@ -1,8 +1,8 @@
 """Compares a configuration with that of an existing state: the changed keys, and their effects.
 
-`raycdc.config.changes` has the effect of each key. A key that says where or how the sink writes may be corrected until
-a target has rows of the state. A new location of a target is accepted once the target there has proved to hold the
-committed rows. Functions of this module record both, under the lease.
+`raycdc.config.changes` has the effect of each key. A key about the location or the way in which the sink writes may be
+corrected until a target has rows of the state. A new location of a target is accepted after the target there was found
+to hold the committed rows. Functions of this module record both kinds of changes, under the lease.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEW_STATE = (
 def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink: bool = True) -> list[Difference]:
     """Return the allowed differences from the configuration of the state.
 
-    Raises `ConfigError` with all other differences and their remedies, and `StateError` for another
+    Raises `ConfigError` with all other differences and their remedies, and `StateError` for a different
     ``pipeline.state_key``.
     """
     was, last = read_configured(store), store.last_manifest()
@@ -82,9 +82,9 @@ def _is_correction(difference: Difference, store: CheckpointStore) -> bool:
 
 
 def _other_reader(was: Mapping[str, Setting], *, has_sink: bool) -> str:
-    """Return the text that refuses the other kind of consumer; empty if the kind fits.
+    """Return the refusal if the state's epochs go to a different kind of consumer; empty if the kind fits.
 
-    The epochs of a state go either to a sink or to a Python caller, because each would miss those of the other.
+    The epochs of a state go either to a sink or to a Python caller, because each would miss the epochs of the other.
     """
     kind = kept_sink(was)
     if has_sink == (kind is not None):
@@ -120,8 +120,8 @@ def require_nothing_written(
 ) -> list[Difference]:
     """Return those of the `changed` keys that were corrected before anything was committed.
 
-    Raises `ConfigError` if a target has rows nevertheless, because a run died between writing them and recording that.
-    `written` asks the targets that may have an epoch.
+    Raises `ConfigError` if a target has rows although nothing was recorded, because a run died between the write and
+    the record. `written` asks the targets that may have an epoch.
     """
     corrected = [difference for difference in changed if _is_correction(difference, store)]
     if corrected and (targets := written()):
@@ -153,8 +153,8 @@ def proving_target(
 ) -> Iterator[None]:
     """Record the changed keys around the block, which is a recovery that checks the rows of the targets.
 
-    Corrected keys are recorded before it, once `written` was checked. The others are recorded after it, because a
-    target that holds the committed rows is the right one, at whatever location.
+    Corrected keys are recorded before the block, after `written` was checked. The rest are recorded after the block,
+    which has then shown that the target at the new location holds the committed rows.
     """
     with naming_location(changed):
         if corrected := require_nothing_written(changed, store, written):

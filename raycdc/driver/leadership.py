@@ -1,5 +1,6 @@
-"""Leader election between drivers: a driver takes the state, or waits for it (``raycdc run --standby``),
-and keeps it.
+"""Leader election between drivers.
+
+A driver takes the state, or waits for it (``raycdc run --standby``), and then keeps it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Leadership:
         lease: Callable[[], Lease | None],
         before: Holder | TookOver | None = None,
     ) -> None:
-        """Take ownership. `before` is the previous holder of the state, or how the state was taken over from it."""
+        """Take ownership. `before` is the previous holder of the state, or a `Vacancy` if the state was taken over."""
         self.store = store
         self.term = term
         self.before = before
@@ -94,7 +95,7 @@ def acquire(
 ) -> Leadership:
     """Open the state that `config` names, and `take` it.
 
-    Until `stack` closes, an object store that does not answer is reported.
+    Until `stack` closes, the run reports an object store that does not answer.
     """
     stack.enter_context(watching_stores(reporter.warning))
     store = CheckpointStore(state_of(config), pipeline=config.pipeline.name)
@@ -205,7 +206,7 @@ def _waited(
 ) -> tuple[DriverGeneration, Holder | TookOver | None]:
     """Wait until the state is free.
 
-    Returns the new generation, and the previous holder or how it was replaced.
+    Returns the new generation, and the previous holder or the reason for its replacement.
     """
     standby, pause = _Standby(store, stopping), _Pause(store, reporter, stopping)
     retry = Retrier(notify=reporter.warning, stopping=stopping)

@@ -20,8 +20,8 @@ from raycdc.source.tables.parking import CommandDecision
 from raycdc.source.tables.table_commands import CommandRules, RequireRows, RowsByKey
 from raycdc.state.store import CheckpointStore
 
-#: Seconds between two checks for commands: for a folder, which is cheap, and for a store, where each check is a
-#: request.
+#: Seconds between two checks for commands. In a folder, a check is cheap; on a store, it is a request, so checks are
+#: less frequent.
 POLL_S = 0.5
 POLL_STORE_S = 3.0
 #: Seconds until commands are tried again after a failure, because each attempt ends a generation.

@@ -1,18 +1,19 @@
-"""Resolves a run: makes all of its decisions once, before anything slow is started.
+"""Resolves a run: makes all decisions about it once, before Ray, Spark or readers start.
 
-| command | with the `ResolvedRun` it |
+| command | use of the `ResolvedRun` |
 |---|---|
 | ``raycdc check`` | goes through `STEPS`, prints their findings, and continues after a refusal |
 | ``raycdc plan`` | shows the tables and their targets |
 | ``raycdc run`` | has `resolve` go through `STEPS` up to the first refusal, and calls `take_up` |
-| ``raycdc run --plan`` | compares the plan with it, and passes it to the run |
+| ``raycdc run --plan`` | compares the plan with the `ResolvedRun`, and passes it to the run |
 
 | step of a run | because |
 |---|---|
 | the state's recorded configuration is compared with the present one | rows already written might not match |
 | tables named in the configuration are looked up | a misspelt one would be ignored silently |
-| the source's settings and the start of its log are checked | without them the source cannot be read |
-| tables that are new, or selected again, are found | the log from here on lacks their rows |
+| the source's settings and the start of its log are checked | with wrong settings, or a missing start, the source \
+cannot be read |
+| tables that are new, or selected again, are found | the log from the present position on lacks their existing rows |
 | the origin of a full changelog is decided | the source delivers old values, or a row store keeps them |
 | tables that the source can follow no further are found | they are parked before reading begins |
 
@@ -124,8 +125,8 @@ class ResolvedRun:
     def taken(self, start: Start, store: CheckpointStore, output_mode: OutputMode) -> ResolvedRun:
         """Return this run after it has taken the state.
 
-        Decisions that follow from the configuration are kept. State and source are asked again, because both may have
-        changed before the state was free.
+        Decisions that follow from the configuration alone are kept. State and source are read again, because both may
+        have changed while the run waited for the state.
         """
         run = ResolvedRun(start, store, output_mode)
         if self.output_mode is output_mode and self.rules.naming.known == column_names(store):
@@ -236,7 +237,7 @@ class ResolvedRun:
     def full_by(self) -> FullBy:
         """Return how a full changelog gets old values, which is fixed from the first epoch on.
 
-        Raises `ConfigError` if rows were already written with another ``source.changelog``.
+        Raises `ConfigError` if rows were already written with a different ``source.changelog``.
         """
         full = self.config.source.full_changelog
         if self.store is not None:
@@ -267,9 +268,9 @@ class ResolvedRun:
         return self.source.tables()
 
     def require_as_begun(self) -> None:
-        """Raise `ConfigError` if a table would be read in another way than at the start of its snapshot.
+        """Raise `ConfigError` if a table would be read in a different way than at the start of its snapshot.
 
-        A run checks this when it opens the log, because the documents of all tables are loaded there.
+        A run checks this when it opens the log, because it loads the documents of all tables then.
         """
         store, state = self.store, stream_of(self.last)
         if store is not None and state is not None:
@@ -284,7 +285,7 @@ class ResolvedRun:
     ) -> TransformedTables:
         """Return the changes that rows of tables undergo on their way to the sink.
 
-        `resolver` evaluates expressions if there is a Spark.
+        `resolver` evaluates expressions; None in a run without Spark.
         """
         config, rules = self.config, self.rules
         use = TransformUse(
@@ -320,7 +321,10 @@ def next_run(config: PipelineConfig) -> ResolvedRun:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a start. `ask` yields its findings, good and bad; a `RaycdcError` that it raises is a refusal."""
+    """One step of a start.
+
+    `ask` yields the findings of the step. If it raises a `RaycdcError`, the start is refused.
+    """
 
     name: str
     ask: Callable[[ResolvedRun], Iterator[CheckResult]]

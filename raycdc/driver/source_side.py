@@ -152,7 +152,7 @@ class SourceSide:
     def committed(self, figures: EpochStatistics) -> None:
         """Report a commit to listeners and to the source side.
 
-        A recovery that has no source side reports to listeners only: the source side reads the record when it starts.
+        During a recovery, only listeners get the report. The source side reads the commit record when it starts.
         """
         if self.supervisor is None:
             self._reporter.recovered(figures)
@@ -211,7 +211,7 @@ def job_spec(resolved: ResolvedRun, store: CheckpointStore) -> JobSpec:
 
 
 def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies | None:
-    """Return the access to the copies of the state's segments; None if copies are not configured."""
+    """Return the access to copies of the state's segments; None if no copies are configured."""
     if not config.pipeline.spool:
         return None
     location = parse_location(config.pipeline.spool)
@@ -310,7 +310,7 @@ def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
 class Processes:
     """Reports the processes of the source side when they change.
 
-    The process `hidden` is not counted as a reader, because it may outlive the driver.
+    The process `hidden` is not reported, because it may outlive the driver.
     """
 
     def __init__(self, notify: Callable[[int, Sequence[int]], None], *, hidden: int | None = None) -> None:

@@ -1,8 +1,9 @@
 """Retries the start if source or sink is unreachable, but only if the pipeline has a state already.
 
-At a first start a person watches, so a wrong host name is reported immediately. A pipeline that has sealed an epoch has
-reached its servers before, and its machine may have been restarted together with them. It therefore waits as long as
-during a run (`raycdc.core.retry`), and reports that.
+At a first start a person watches, so an unreachable server, perhaps a wrong host name, is reported immediately. A
+pipeline that has sealed an epoch has reached its servers before; its machine may have been restarted together with
+them. The start of such a pipeline therefore waits as long as a run does (`raycdc.core.retry`), and reports that it
+waits.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ T = TypeVar("T")
 
 
 class StartRetry:
-    """Retries a start; see the module's docstring.
+    """An object that retries a start; see the module's docstring.
 
     `notify` is called once per wait, and once per distinct warning of `act`. The wait ends when `stopping` is set, or
-    when another driver takes the state of `leadership`.
+    when another driver takes over the state (`leadership`).
     """
 
     def __init__(self, leadership: Leadership, notify: Callable[[str], None], stopping: threading.Event) -> None:

@@ -1,19 +1,19 @@
 """The checks before a pipeline starts, in their order. ``raycdc check`` prints all of them; a run begins with them.
 
-A `StartCheck` checks one thing and changes nothing. A run ends at the first failure (`begin`) with that check's text,
-so `check` reports everything that a run would refuse; `tests/unit/test_startup_errors.py` searches for refusals missing
-in this list.
+A `StartCheck` checks one thing and changes nothing. A run ends at the first failed check with its text (`begin`).
+`raycdc check` therefore reports everything that a run would refuse. `tests/unit/test_startup_errors.py` fails for a
+refusal without a check.
 
 | check | why here |
 |---|---|
 | plug-ins | a source or sink whose package is not installed cannot be checked further |
 | options | conflicts with the sink or with Spark show without asking a server |
-| ray | a Ray that does not let this process join its cluster is of no use |
-| java, spark | Spark itself would take seconds to report the same problem |
-| state, sink folder or store | reading is pointless if they cannot be written |
+| ray | Ray must let this process join its cluster |
+| java, spark | Spark itself would report the same problem only after seconds |
+| state, sink folder or store | reading is pointless if the state or the sink cannot be written |
 | pipeline | the state may belong to another pipeline or be damaged |
-| control, metrics | their ports may be taken by another program |
-| traces | its package may be missing |
+| control, metrics | another program may use their ports |
+| traces | the package that sends traces may be missing |
 | logging, notify | only a warning: a run goes on without its log file or a receiver |
 
 The checks of the source, its tables, transforms, lookups and the sink's server follow (`raycdc.driver.resolve`,
@@ -53,7 +53,7 @@ from raycdc.transform.resolved import needs_spark
 #: The maximum number of concurrent connections of the control API. The web UI, a scraper and a few commands need far
 #: fewer.
 CONNECTIONS_MAX = 64
-#: The OpenTelemetry module that sends traces; its package depends on all others that are needed.
+#: The OpenTelemetry module that sends traces. Its package depends on all other packages that are needed.
 TRACES_MODULE = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 #: Environment variables that name the folder with a Hadoop cluster's configuration.
 _YARN = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
@@ -66,10 +66,10 @@ STORE_TRIES_FOR_S = 10.0
 
 @dataclass(frozen=True)
 class Start:
-    """A planned start: with Ray and Spark, unless `local`.
+    """A planned start, with Ray and Spark unless `local` is True.
 
-    `has_sink` is False if a Python caller consumes the epochs; `asked` is the end of the run that its caller wants
-    instead of the configuration's.
+    `has_sink` is False if a Python caller consumes the epochs. `asked` is the end of the run, if the caller sets it
+    instead of the configuration.
     """
 
     config: PipelineConfig
@@ -119,7 +119,7 @@ class Start:
     def no_merging(self) -> str:
         """Return the reason why several tables cannot be merged into one target whose rows are updated.
 
-        Empty if they can be, and for targets that hold every change.
+        Empty if they can be merged, and for targets that hold every change.
         """
         config = self.config
         if config.sink.write != UPSERT:
@@ -352,7 +352,7 @@ def _listening(section: str, host: str, port: int, remedy: str) -> socket.socket
 
 
 def _control(start: Start) -> Iterator[CheckResult]:
-    """Check that the control API's port is free, on this machine only; other addresses cannot be checked from here."""
+    """Check that the control API's port is free. Only addresses of this machine can be checked."""
     options = start.config.control
     if not options.enabled or (options.is_loopback and not options.port):
         return
@@ -509,7 +509,10 @@ def unwritable(folder: Path) -> str:
 
 
 def _is_there(path: Path) -> bool:
-    """Return True if something has this name, even a broken link. Raises `OSError` if nothing can exist there."""
+    """Return True if a file, a folder or a link (even a broken one) has this name.
+
+    Raises `OSError` if no file can have it.
+    """
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -533,5 +536,5 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("logging", _logging),
     StartCheck("notify", _notify),
 )
-#: If one of these checks fails, the others make no sense.
+#: If one of these checks fails, later checks make no sense.
 DECISIVE = frozenset({"plug-ins", "pipeline"})

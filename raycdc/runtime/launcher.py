@@ -1,4 +1,4 @@
-"""Starts coordinators and readers: separates the supervisor from the kind of process.
+"""Starts coordinators and readers, as threads or as Ray actors. The supervisor does not know which.
 
 `LocalLauncher` starts threads of this process (``--local``), and `raycdc.runtime.ray.ray_launcher` starts Ray actors.
 The handles behave in the same way, so the supervisor does not depend on Ray.
@@ -40,7 +40,7 @@ from raycdc.state.store import CheckpointStore
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """The inputs that every process of a job is created from.
+    """The inputs from which every process of a job is created.
 
     Picklable; `make_source` is a module-level callable or partial.
     """
@@ -60,7 +60,7 @@ class JobSpec:
     #: The masks that readers apply to columns. They contain keys.
     masks: Masks = field(default_factory=Masks, repr=False)
     token: str | None = field(default=None, repr=False)
-    #: The location of copies of segments, if there are any.
+    #: The location of copies of segments; None if no copies are made.
     copies: SegmentCopies | None = None
     #: The certificate authority of Flight servers that listen beyond this machine; None if there are none.
     authority: JobAuthority | None = None
@@ -148,9 +148,9 @@ class Launcher(Protocol):
         """Give this node no further reader for a while, because a reader on it was silent."""
 
     def poll(self, owing: Collection[str] | None = None) -> None:
-        """Maintain what readers and tasks need; called repeatedly while the job runs.
+        """Maintain the servers and nodes that readers and tasks need; called repeatedly while the job runs.
 
-        `owing` has the names of spools with segments that the sink does not hold; None if that is unknown.
+        `owing` has the names of spools with segments that the sink does not hold yet; None if these are unknown.
         """
 
     def flights(self) -> Mapping[str, str]:
@@ -160,9 +160,10 @@ class Launcher(Protocol):
         """Delete segments on other nodes that are not in `needed`. Called before any reader starts."""
 
     def renew(self) -> bool:
-        """Restart what a `ClusterLostError` has ended. Return False if another party must start it.
+        """Restart the cluster that a `ClusterLostError` reported as lost.
 
-        Called on the thread that created the launcher, while no process of the job runs.
+        Return False if only its owner can restart it. Called on the thread that created the launcher, while no process
+        of the job runs.
         """
 
     def close(self) -> None: ...
@@ -270,7 +271,7 @@ def warm_up(spec: JobSpec) -> None:
 def worker_from(
     spec: JobSpec, identity: ReaderIdentity, coordinator: CoordinatorClient, *, spool: SpoolAddress | None = None
 ) -> ReaderWorker:
-    """Create a reader of a job in this process. `spool` is its node's spool, if that is not the state's."""
+    """Create a reader of a job in this process. `spool` is the spool of its node; None for the state's own spool."""
     spool = replace(spool or SpoolAddress(spec.state.work / "spool", STATE_NODE), copies=spec.copies)
     return ReaderWorker(
         identity,

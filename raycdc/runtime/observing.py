@@ -10,10 +10,10 @@ from raycdc.runtime.scaling import Observation, ReadPhase, SeenLog, SeenNode, Se
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.split import STREAM_SPLIT_ID
 
-#: Rates are measured over this time; counts less than `STEP_S` after the last one are not remembered.
+#: Rates are measured over this time. A count that comes less than `STEP_S` after the last one is not remembered.
 WINDOW_S = 15.0
 STEP_S = 1.0
-#: A reader with a lower rate than this is slow for other reasons than its load.
+#: If a reader has a lower rate than this, its load is not the reason.
 LEAST_BYTES_PER_S = 1 << 20
 
 
@@ -53,7 +53,7 @@ class Observer:
     ) -> Observation:
         """Return the job's state according to `status` and the `handles` of its readers.
 
-        `leaving` are the readers that are on their way out.
+        `leaving` are the readers that were asked to end.
         """
         reported = {reader.subtask: reader for reader in status.readers}
         alive = {(reader.subtask, reader.incarnation) for reader in status.readers}

@@ -1,10 +1,10 @@
-"""Decides how often a process is restarted before the job gives up, and after which pause. Pure: times are parameters.
+"""Decides how often, and after which pauses, a process is restarted before the job fails. Pure: times are parameters.
 
-Each process has its own budget: an outage of the source ends all readers repeatedly, and must not count more with more
-readers. An unreachable server is retried with the general policy (`raycdc.core.retry`), a repeatable bug
-`BUG_RESTARTS_MAX` times in a row, because some need two threads to meet, and anything else `RESTARTS_MAX` times; a
-process that lived for `STABLE_S` starts a new series. The first successor of a process that ended for another reason
-than an outage starts immediately.
+Each process has its own budget, because an outage of the source ends all readers repeatedly, and must not count more
+with more readers. After the error of an unreachable server, restarts follow the general policy (`raycdc.core.retry`).
+After an error that looks like a bug, there are `BUG_RESTARTS_MAX` restarts in a row, because some bugs appear only when
+two threads coincide. After any other error there are `RESTARTS_MAX`. When a process has lived for `STABLE_S`, a new
+series begins. Except after an outage, the first successor in a series starts immediately.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raycdc.core.retry import POLICY, Backoff, Outage
 from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import RaycdcError, UnexpectedError, error_by_name
 
-#: The maximum number of replacements in a row; then the job ends with the last reason.
+#: The maximum number of replacements in a row. After that, the job ends with the last reason.
 RESTARTS_MAX = 20
 BUG_RESTARTS_MAX = 2
 #: A process that lived this long does not count as a failed start.

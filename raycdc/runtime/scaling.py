@@ -1,25 +1,25 @@
-"""Decides the number of readers of a job, which of them leave, and the node of the next one.
+"""Decides the number of readers of a job, the readers that end, and the node of the next reader.
 
-Pure: observations and a clock are parameters (`raycdc.runtime.observing` makes them), and a `Decision` with its reason
-is returned.
+Pure: observations (`raycdc.runtime.observing`) and the time are parameters, and the result is a `Decision` with its
+reason.
 
-| what there is to read | readers |
+| unread data | number of readers |
 |---|---|
-| not known yet | as many as the limits and a rate limit allow, because a snapshot begins with many chunks |
-| chunks | the same while some wait, unless they will be read before another reader could start; then the readers that \
-have one |
+| not known yet | as many as the limits and the rate limit allow, because a snapshot begins with many chunks |
+| chunks | the same while chunks wait for a reader, unless they will be read before another reader could start; \
+without waiting chunks, the readers that have a chunk |
 | one log | `ReaderLimits.least`: only one reader can read it |
-| partitions | as many as keep the backlog below `BACKLOG_S` seconds, one partition each at most |
-| and the rate limit is used up | no more than there are |
-| and there is a rate limit | no more than needed for it, until the present readers are seen not to use it up |
+| partitions | as many as keep the backlog below `BACKLOG_S` seconds, but no more than there are partitions |
+| any, and the rate limit is used up | no more than at present |
+| any, and there is a rate limit | no more than the rate limit should need, until the present readers prove unable to \
+use it up |
 
-A new phase that needs fewer readers releases them immediately. Other reasons must last: more readers come after
-`GROW_AFTER_S`, one leaves after `SHRINK_AFTER_S`, because starting one costs seconds and moves splits.
-
-Readers that wait for a place leave first, then those on silent nodes, then those whose nodes can be released soonest,
-so that the driver's own node keeps its readers. A new node that has two readers fewer than another gets one of that
-node's (`Move`); a job that only follows its log returns to the driver's node. A move without a free place is given up,
-and retried after growing pauses.
+A new phase that needs fewer readers releases them immediately. All other reasons must last, because the start of a
+reader costs seconds and moves splits: readers are added after `GROW_AFTER_S`, and one ends after `SHRINK_AFTER_S`.
+Readers that wait for a node end first, then readers on silent nodes, then readers whose nodes can be released soonest.
+The driver's own node keeps its readers. If a new node has at least two readers fewer than another node, a reader moves
+to it (`Move`). If a job only follows its log, its reader moves to the driver's node. A move that finds no free node is
+abandoned, and retried after growing pauses.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROWS_PER_S_LEAST = 50_000
 BYTES_PER_S_LEAST = 20 << 20
 GROW_AFTER_S = 5.0
 SHRINK_AFTER_S = 60.0
-#: Readers that are busy for less than this fraction wait for the source or the sink: more of them would wait as well.
+#: Readers that are busy for less than this fraction wait for the source or the sink. More readers would only wait, too.
 BUSY_LEAST = 0.2
 #: A reader may leave if the remaining ones are then busy for less than this fraction.
 BUSY_MOST = 0.7
@@ -86,7 +86,10 @@ class SeenLog:
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """A node that may have readers; `own` is the driver's. A `silent` one gets none until it has answered again."""
+    """A node that may have readers; `own` is True for the driver's node.
+
+    A `silent` node gets no readers until it has answered again.
+    """
 
     name: str
     cpus: float
@@ -99,9 +102,10 @@ class SeenNode:
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """The limits on the number of readers. `most` is None for the number of cores, `source` is 0 for any number.
+    """The limits on the number of readers.
 
-    Each takes `cpus` of its node. All together keep the source's rate limit `rate_limit`.
+    `most` is the configured maximum; None means the number of cores. `source` is the maximum of the source; 0 means no
+    limit. Each reader takes `cpus` of its node. All readers together keep the source's rate limit `rate_limit`.
     """
 
     least: int
@@ -121,7 +125,7 @@ class ReaderLimits:
         return min(self.least, most), most
 
     def first(self, nodes: Sequence[SeenNode]) -> int:
-        """Return the initial number of readers on these nodes. A rate limit may need fewer than the maximum."""
+        """Return the initial number of readers on these nodes. With a rate limit it may be less than the maximum."""
         least, most = self.bounds(nodes)
         fed = [most]
         if self.rate_limit.rows_per_s is not None:
@@ -151,9 +155,9 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision: the number of `readers`, not counting those of `leave`, which are to go.
+    """A decision: the number of `readers`, without the readers of `leave`, which must end.
 
-    The next reader starts on `node`, if that is not empty; such a node always has a free core.
+    If `node` is not empty, the next reader starts there; such a node always has a free core.
     """
 
     readers: int
@@ -166,7 +170,7 @@ class Decision:
 class Scaled:
     """The decision in force, for people.
 
-    `nodes` has the number of readers of each node; `waiting` ones have no node yet.
+    `nodes` has the number of readers of each node. `waiting` is the number of readers without a node.
     """
 
     readers: int
@@ -184,7 +188,10 @@ class Scaled:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return the key by which changes are reported: another text of the reason alone is no change."""
+        """Return the part of the decision whose changes are reported.
+
+        A different text of the reason alone is no change.
+        """
         return (self.readers, self.waiting, tuple(self.nodes.items()))
 
 
@@ -199,9 +206,9 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A reader `victim` goes, and another one comes to `target`.
+    """A move of a reader: a new one starts on the node `target`, and the reader `victim` ends.
 
-    It comes first if the limits allow one more meanwhile.
+    The new one starts first if the limits allow an additional reader.
     """
 
     victim: int
@@ -209,7 +216,7 @@ class Move:
     why: str
     since_s: float
     extra: int
-    #: The victim was asked to leave. Another reader may have its number by now.
+    #: True if the victim was asked to end. A new reader may have its number by now.
     reported: bool = False
 
 
@@ -273,7 +280,8 @@ class ScalingPolicy:
     def _under_rate_limit(self, seen: Observation, demand: Demand) -> Demand:
         """Limit the demand by the rate limit.
 
-        No more readers if they would read no more; and no more than needed, until that is known.
+        No reader is added if it could not read more. Until that is known, no more readers are demanded than the rate
+        limit should need.
         """
         if seen.is_rate_limited:
             why = f"{demand.why}; the source's pace is used up, and another reader would read no more"
@@ -289,7 +297,7 @@ class ScalingPolicy:
     def _of_chunks(self, seen: Observation, most: int) -> Demand:
         busy = max(1, sum(reader.chunks > 0 for reader in seen.readers))
         if not seen.chunks_waiting:
-            # Chunks may wait again: if the log's reader dies, its chunks are read again, too.
+            # Chunks may wait a second time: if the log's reader dies, its chunks are read again.
             return Demand(most, busy, f"no chunk waits, and readers that have one: {busy}")
         if seen.chunk_seconds is not None and seen.chunk_seconds < BACKLOG_S:
             return Demand(most, min(most, self.readers), f"the last chunks take {seen.chunk_seconds:.0f} s")
@@ -343,7 +351,8 @@ class ScalingPolicy:
         if seen.phase is ReadPhase.LOG:
             target = next((node for node in free if node.own), None)
             elsewhere = [reader for reader in staying if target is not None and reader.node != target.name]
-            # Without a log to read, no reader must return to the driver's node: the other nodes are released.
+            # If there is no log to read, no reader needs to move to the driver's node, and all other nodes are
+            # released.
             if target is None or not elsewhere:
                 return None
             victim = min(elsewhere, key=lambda reader: (counts[reader.node], reader.subtask))
@@ -360,8 +369,9 @@ class ScalingPolicy:
         return Move(max(movable), target.name, f"{why}{counts[fullest]}", now_s, extra)
 
     def _go_on(self, move: Move, seen: Observation, staying: Sequence[SeenReader], now_s: float) -> Decision:
-        """Start the new reader first, then release the victim; in the other order if the limits allow no
-        more readers.
+        """Continue the move: start the new reader, and then end the victim.
+
+        If the limits allow no additional reader, end the victim first.
         """
         has_process = sum(reader.has_process for reader in staying)
         there = not move.reported and any(reader.subtask == move.victim for reader in staying)

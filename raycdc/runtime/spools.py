@@ -1,9 +1,9 @@
 """The spool of a node of a job: its folder, its name, and its Flight server.
 
-The spool of the state is called `STATE_NODE`, wherever the state is. Any other has a name of its own, stored in the
-folder with the segments, so the name survives changes of the server, the Ray node and the machine's host name, and two
-Ray nodes on one machine with a folder each have two. Runs without Ray; `raycdc.runtime.ray.ray_spools` starts one per
-Ray node.
+The spool of the state is called `STATE_NODE`, wherever the state is. Any other spool has a name of its own, which is
+stored in the folder with the segments. The name therefore survives changes of the server, the Ray node and the host
+name. Two Ray nodes on one machine have two names if each has its own folder. Runs without Ray;
+`raycdc.runtime.ray.ray_spools` starts one per Ray node.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ class SpoolServer:
         port: int = 0,
         identity: ServerIdentity | None = None,
     ) -> None:
-        """Start the server. `name` is given only for the state's spool; the driver's own segments are then served, too.
+        """Start the server.
 
-        A `port` other than 0 replaces a server that ended.
+        `name` is given only for the state's spool; the server then also serves the driver's own segments. A `port` that
+        is not 0 is that of an ended server, which this one replaces.
         """
         self.address = SpoolAddress(folder, name or spool_name(folder))
         more_folders = [] if name is None else [folder.parent / made for made in MADE]

@@ -1,7 +1,7 @@
-"""Keeps a job's coordinator and readers alive: starts, watches, ends and replaces them.
+"""Starts, watches, replaces and ends the coordinator and the readers of a job, in one thread of the driver.
 
-One thread in the driver. The supervisor never decides about data. A reader that ends is reported to the coordinator and
-replaced by a new incarnation; a coordinator that ends is replaced by a new *generation* with all readers, which
+The supervisor never decides about data. If a reader ends, the coordinator is notified, and a new incarnation replaces
+the reader. If a coordinator ends, a new *generation* of coordinator and readers replaces it and all its readers, and
 continues from the last manifest. An error that the coordinator reports ends the job.
 
 | event | reaction |
@@ -46,9 +46,9 @@ class SupervisorSettings:
     """The limits of readers, and the callbacks of the supervisor.
 
     `on_processes` is called with the process ids of coordinator and readers whenever they change, `on_warning` with
-    warnings for the user, `on_scaled` with the wanted number of readers, their places, and the reason; all are called
-    without the supervisor's lock, from its thread, which is one of `threads`. `Supervisor.stop` may be called from any
-    of them.
+    warnings for the user, and `on_scaled` with the wanted number of readers, their nodes, and the reason. The
+    supervisor's thread, which is one of `threads`, calls them without holding the supervisor's lock. Each may call
+    `Supervisor.stop`.
     """
 
     limits: ReaderLimits
@@ -61,7 +61,10 @@ class SupervisorSettings:
 
 
 class Generation:
-    """A coordinator and its readers, which live and end together; each reader in one incarnation after another."""
+    """A coordinator and its readers, which start and end together.
+
+    Within a generation, a reader may be replaced by new incarnations.
+    """
 
     def __init__(self, launcher: Launcher, number: int, coordinator: CoordinatorHandle) -> None:
         self._launcher = launcher
@@ -97,7 +100,7 @@ class Generation:
         for subtask_id, incarnation, reason in self.coordinator.take_lost():
             reader = self.readers.get(subtask_id)
             if reader is not None and reader.identity.incarnation == incarnation:
-                # A process on an unreachable machine cannot be ended. When it continues, its calls are refused.
+                # A process on an unreachable machine cannot be ended. If it continues later, its calls are refused.
                 self._launcher.avoid(reader.node)
                 if not left_out("end_fenced"):
                     reader.kill()
@@ -137,7 +140,7 @@ class Generation:
         return next(number for number in range(len(self.readers) + 1) if number not in self.readers)
 
     def leave(self, timeout_s: float, threads: Threads) -> None:
-        """Ask the readers to leave by themselves; `end` kills the slow ones."""
+        """Ask the readers to end by themselves. `end` kills the ones that are still running."""
         self.coordinator.shutdown_readers("the job ends")
         deadline = threads.now_s() + timeout_s
         while threads.now_s() < deadline and any(reader.ended() is None for reader in self.readers.values()):
@@ -170,8 +173,9 @@ class ListenerNotifications:
             self._pending.append(lambda: self._settings.on_processes(*pids))
 
     def outage(self, status: JobStatus) -> None:
-        """Note a warning about an outage of the source, which the coordinator waits for while there may
-        be no reader.
+        """Note a warning about an outage of the source.
+
+        The coordinator waits for its end, even while there is no reader that could report it.
         """
         if status.outages.count > self._outages:
             self.warning(status.outages.last)
@@ -262,7 +266,10 @@ class Supervisor:
         self._thread = self._settings.threads.start(self._watch, "supervisor")
 
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
-        """Return as `CoordinatorHost.next_sealed`; survives the loss of a coordinator. Raises the job's error."""
+        """Return the result of `CoordinatorHost.next_sealed`.
+
+        A lost coordinator is waited for until it is replaced. Raises the job's error.
+        """
         try:
             return self._handle().next_sealed(after, wait_s=wait_s)
         except CoordinatorLostError:
@@ -279,7 +286,7 @@ class Supervisor:
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
         """Park tables at the coordinator.
 
-        A later coordinator reads the commit record instead, in which they are parked.
+        A later coordinator reads the parked tables from the commit record instead.
         """
         with suppress(CoordinatorLostError):
             self._handle().park_tables(refusals)
@@ -300,7 +307,7 @@ class Supervisor:
         return final is not None
 
     def stop(self) -> None:
-        """Request that the open epoch is sealed; the job ends when that is committed.
+        """Request that the open epoch is sealed. The job ends when this epoch is committed.
 
         Returns immediately without taking a lock, because a listener may call it while the supervisor's lock is held by
         a thread that calls listeners. The supervisor's thread notifies the coordinator.
@@ -381,7 +388,7 @@ class Supervisor:
     def _step(self) -> None:
         """Check the processes once.
 
-        A coordinator that was found lost, even while it was being started, is replaced by the next step.
+        If a coordinator is found to be lost, even during its start, the next step replaces it.
         """
         with self._lock:
             try:
@@ -431,7 +438,7 @@ class Supervisor:
     def _pause(self, subtask_id: int | None, end: ProcessEnd) -> float:
         """Return the seconds to wait before the successor starts.
 
-        Raises the error that ends the job after too many ends.
+        Raises the error that ends the job if the process has ended too often.
         """
         budget, now_s = self._budget(subtask_id), self._settings.threads.now_s()
         pause_s = budget.pause_after(end, now_s)

@@ -1,10 +1,10 @@
 """Turns an unknown error into an `UnexpectedError` with its kind and the line of code that raised it.
 
-The reported line is the deepest one of the traceback in the package of the source, raycdc's or a plug-in's. If the
-traceback has no line of that package, it is the deepest line of all.
+The reported line is the deepest line of the traceback in the package of the source, which is raycdc or a plug-in. If
+the traceback has no line of that package, it is the deepest line of all.
 
-An error that passed through other code, of a plug-in or a user's function, is reported with its kind and line only,
-because its text may quote values (`raycdc.model.redaction`). Such code can raise a `RaycdcError` to show a text.
+If an error passed through code of a plug-in or of a user's function, only its kind and line are reported, because its
+text may quote values (`raycdc.model.redaction`). Such code can raise a `RaycdcError` to show a text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from raycdc.errors import RaycdcError, UnexpectedError
 from raycdc.model.redaction import without_quotations
 
-#: Errors that wrong code raises. Files, sockets, servers and their libraries raise other kinds.
+#: Kinds of errors that bugs in code raise. Failures of files, sockets and servers are of different kinds.
 LASTING = (
     ArithmeticError,
     AssertionError,
@@ -60,8 +60,8 @@ def unexpected(error: Exception, maker: object) -> UnexpectedError:
 def traceback_of(error: BaseException) -> str:
     """Return the tracebacks of `error` and its causes, oldest first.
 
-    The causes of one of our errors are given with their kinds only: its own text explains them, and their texts,
-    written by libraries and servers, may quote values of rows.
+    Of the causes of one of our errors, only the kinds are given. Our own text explains them, while their texts, from
+    libraries and servers, may quote values of rows.
     """
     chain = list(_chain(error))
     parts = []
@@ -70,7 +70,7 @@ def traceback_of(error: BaseException) -> str:
         kind = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
         text = "" if message and not isinstance(one, RaycdcError) else error_text(one)
         steps = "".join(traceback.format_tb(one.__traceback__))
-        # Only for errors of raycdc: the place where a plug-in failed, in another thread or process.
+        # Only errors of raycdc have this trace: the line at which a plug-in failed, in a different thread or process.
         notes = getattr(one, "__notes__", []) if isinstance(one, RaycdcError) else []
         where = "".join(f"\n{note}" for note in notes)
         parts.append(f"Traceback (most recent call last):\n{steps}{kind}{f': {text}' if text else ''}{where}")

@@ -1,30 +1,31 @@
 """The few operations that a state needs of its storage, with typed outcomes.
 
 A name is a path of plain characters below the store's location, such as ``epochs/0000000001.json``. An object is
-complete or does not exist, and a read after an answered write returns what was written (S3, GCS and Azure promise both;
-a folder does it by rename and fsync).
+complete or does not exist, and a read after an answered write returns what was written (S3, GCS and Azure guarantee
+both; in a folder, rename and fsync do).
 
 | operation | the object is | outcome |
 |---|---|---|
-| `put` | anything | `ObjectWritten` |
+| `put` | present or absent | `ObjectWritten` |
 | `put_if_absent` | absent | `ObjectWritten` |
 | | present | `PreconditionFailed`, with its content |
 | `replace_if_match` | as it was read | `ObjectWritten` |
 | | changed or deleted | `PreconditionFailed`, with its content |
 
 The answer of a store does not show the outcome of a conditional write. If a reply is lost, the library repeats the
-request, which then fails because of its own first try (412). S3 answers 409 to two concurrent writers although neither
-may have won. A time-out says nothing. `resolve_write` therefore reads the object:
+request, which then fails because its first try has changed the object (412). S3 may answer 409 to two concurrent
+writers although it carried out neither write. After a time-out, the outcome is unknown. `resolve_write` therefore reads
+the object:
 
 | after any answer but success, the object has | then |
 |---|---|
 | our bytes | `ObjectWritten` |
 | its earlier content | the request is repeated; after `TRIES`, `StoreError` |
-| something else, or it is missing | `PreconditionFailed` |
+| different content, or is missing | `PreconditionFailed` |
 
-`data` must therefore contain something that no other writer writes (a nonce), unless equal bytes mean the same whoever
-wrote them. A request that was given up may still arrive; this is harmless, because it has the same condition and the
-same bytes.
+Therefore `data` must contain a value that no other writer writes (a nonce), unless equal bytes of two writers have the
+same meaning. A request without an answer may still arrive later. This is harmless, because it has the same condition
+and the same bytes.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class PreconditionFailed:
 class StoreError(Exception):
     """A store cannot carry out a request. The text gives the location, the reason and the solution, without secrets.
 
-    `lasting`: only a person can solve it (a wrong key, a missing bucket). Otherwise the store did not answer, or
-    answered with errors, during all retries.
+    If `lasting` is True, only a person can solve the problem (a wrong key, a missing bucket). Otherwise the store did
+    not answer, or answered with errors, during all retries.
     """
 
     def __init__(self, text: str, *, lasting: bool = False) -> None:
@@ -143,7 +144,7 @@ def resolve_write(
     *,
     before: Version | None,
 ) -> ObjectWritten | PreconditionFailed:
-    """Write `data` by calling `attempt`, and find out the outcome as described in the module's second table.
+    """Write `data` by calling `attempt`, and determine the outcome as described in the module's second table.
 
     `probe` reads the object. `before` is the version that must exist; None if there must be none.
     """

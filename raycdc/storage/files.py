@@ -1,8 +1,8 @@
 """The operations by which sinks write, read and delete files, on this machine or in an object store.
 
-A file of this machine is named by a path, one in a store by a `StorePath`, which can be joined like a path. A file is
-complete or missing; a store guarantees this itself, because a failed upload makes no object. In a store, folders need
-not be created, and do not remain after their last file.
+A file of this machine is named by a path. A file in a store is named by a `StorePath`, which can be joined like a path.
+A file is complete or missing; a store guarantees this itself, because a failed upload makes no object. In a store,
+folders need not be created, and do not remain after their last file.
 
 *Secrets*: tasks on other machines get a `StorePath` among their arguments, which engines write to disk and to logs. If
 the configuration has keys, the arguments therefore name a file that contains them (`Access.secrets`).
@@ -52,9 +52,10 @@ class Access:
     """
 
     def __init__(self, settings: StorageSettings, secrets: str = "", *, written: str | None = None) -> None:
-        """Create it. `written` is the content of the file `secrets`, and given only to the process that writes it.
+        """Create the access.
 
-        If keys change, that process writes the newest ones to the file whenever it pickles this object.
+        `written` is the content of the file `secrets`; only the process that writes this file has it. If keys change,
+        that process writes the newest keys to the file whenever it pickles this object.
         """
         self.settings = settings
         self.secrets = secrets
@@ -327,8 +328,8 @@ def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]
     location = _keys_below(folder)
     found: list[str] = []
     with _named(folder, "listed"):
-        # The library accepts only whole parts of a key as a prefix. Stores list keys in order, so the listing can end
-        # early.
+        # The library accepts only whole parts of a key as a prefix, so too many keys may be listed. Stores list keys in
+        # order, so the listing can end early.
         for chunk in obstore.list(
             folder.access.client(folder.location), location, offset=f"{location}{after or beginning}"
         ):
@@ -340,9 +341,9 @@ def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]
 
 
 def copy(file: StorePath, to: StorePath) -> None:
-    """Copy an object to another name in the same bucket, completely or not at all.
+    """Copy an object to a new name in the same bucket, completely or not at all.
 
-    The store copies it itself if it can.
+    The store makes the copy itself if it supports that.
     """
     import obstore
 

@@ -1,4 +1,4 @@
-"""`ObjectStore`, a `raycdc.storage.api.Store` by obstore: the client (object_store) that delta-rs uses, too.
+"""`ObjectStore`, a `raycdc.storage.api.Store` that uses obstore, whose client (object_store) delta-rs uses, too.
 
 The library repeats requests that a server did not answer, or answered with a server error, at growing intervals.
 
@@ -63,13 +63,14 @@ CONNECT_TIMEOUT_S = 5
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15
 TRIES_FOR_S = 120
-#: obstore asks for new keys once the old ones are about to expire. With this short time, it asks at each request.
+#: obstore requests new keys when the old ones are about to expire. With this short lifetime, it does so before each
+#: request.
 _KEYS_GOOD_FOR = timedelta(seconds=30)
 
 _Client = TypeVar("_Client")
 _Answer = TypeVar("_Answer")
 
-#: The query of a request. Errors quote it, and with an Azure token it contains the signature.
+#: The query of a request's URL. Errors quote it, and with an Azure token it contains the signature.
 _QUERY = re.compile(r"\?[^\s<>\"']*")
 
 
@@ -93,7 +94,7 @@ class ObjectStore:
         #: The number of requests by operation, for tests. A request that the library repeats counts once.
         self.requests: Counter[str] = Counter()
         self._endpoint = settings.endpoint if settings else ""
-        #: A request that is refused is repeated if the keys may change and an earlier request was accepted.
+        #: A refused request is repeated if the keys may change and an earlier request was accepted.
         self._keys_change = settings is not None and settings.changes
         self._was_authorized = False
         self._client = client or client_of(location, settings or StorageSettings(), tries_for_s=tries_for_s)
@@ -209,8 +210,8 @@ class ObjectStore:
     def _asked(self, request: Callable[[], _Answer]) -> _Answer:
         """Send a request and return its answer. If keys may change, repeat a request that is refused.
 
-        A pair of keys is replaced one by one, here and at the server. A request that is refused meanwhile was not
-        carried out, so it can be repeated.
+        The two keys of a pair do not change at the same moment, neither here nor at the server, and a request between
+        the two changes is refused. The server did not carry it out, so it can be repeated.
         """
         pauses = Backoff(RetryPolicy(longest_s=5.0, retry_s=self._tries_for_s))
         while True:
@@ -229,7 +230,7 @@ class ObjectStore:
     def _named(self, name: str, verb: str, *, small: bool = True) -> Iterator[None]:
         """Turn errors of the library into a `StoreError` with the object's URL.
 
-        A `small` request is answered quickly, so `raycdc.storage.silence` reports it if it is not.
+        A `small` request is usually answered quickly, so `raycdc.storage.silence` reports it if no answer comes.
         """
         location = self._location.below(name) if name else self._location
         try:
@@ -251,7 +252,9 @@ class ObjectStore:
             raise StoreError(f"{location} cannot be {verb}: {shown(cause)}.") from cause
 
     def _certificate_fault(self, cause: Exception) -> str:
-        """Return the problem of a custom endpoint's certificate, if the library failed because of it; else empty."""
+        """Return the problem of a custom endpoint's certificate, if the library failed because of the certificate;
+        else empty.
+        """
         if not self._endpoint.startswith("https://") or "InvalidCertificate" not in str(cause):
             return ""
         host, port = endpoint(self._endpoint, 443)
@@ -338,7 +341,9 @@ def _client_for(location: ObjectLocation, settings: StorageSettings, tries_for_s
 
 @dataclass(frozen=True, slots=True)
 class _S3Keys:
-    """Gives a client the present S3 keys. obstore asks before each request if the keys expire within five minutes."""
+    """Gives a client the present S3 keys. obstore requests the keys before each request if they expire within five
+    minutes.
+    """
 
     settings: StorageSettings
 

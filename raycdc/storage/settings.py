@@ -1,4 +1,4 @@
-"""How object stores are reached: the keys of ``[storage]``, and the options of each library that they become.
+"""The settings of object stores: the keys of ``[storage]``, and their conversion to the options of each library.
 
 The same settings apply to all stores of a configuration. Each library that reads or writes a store gets its options
 from here, so that all reach a bucket in the same way.
@@ -87,8 +87,8 @@ class ProfileError(ValueError):
 def with_profile(settings: StorageSettings, environment: Mapping[str, str] | None = None) -> StorageSettings:
     """Return `settings` with the keys of an AWS profile, if AWS's own tools would use one.
 
-    They use explicit keys first, then ``AWS_ACCESS_KEY_ID``, then the profile (``AWS_PROFILE``, or ``default``) of
-    ``~/.aws``, and finally the role of the container or instance (AWS SDKs and Tools Reference, "Standardized
+    AWS's tools use explicit keys first, then ``AWS_ACCESS_KEY_ID``, then the profile (``AWS_PROFILE``, or ``default``)
+    of ``~/.aws``, and finally the role of the container or instance (AWS SDKs and Tools Reference, "Standardized
     credential providers"). The libraries used here read the variable and the role themselves, but no profiles. Raises
     `ProfileError`.
     """
@@ -149,7 +149,9 @@ _Property = str | dict[str, str | dict[str, str]]
 
 
 def account_of(location: ObjectLocation, settings: StorageSettings) -> str:
-    """Return the Azure account of a location; empty if only the environment may name it."""
+    """Return the Azure account of a location; empty if neither the location nor the settings name it, so that the
+    environment must.
+    """
     return location.account or settings.account
 
 
@@ -224,7 +226,9 @@ def iceberg_properties(location: ObjectLocation, settings: StorageSettings) -> d
 
 
 def with_tls(properties: Mapping[str, str]) -> dict[str, _Property]:
-    """Return the properties of a REST catalog with those of TLS in nested tables (``ssl``), as pyiceberg expects."""
+    """Return the properties of a REST catalog, with the TLS properties in nested tables (``ssl``), as pyiceberg
+    expects.
+    """
     given: dict[str, _Property] = {key: value for key, value in properties.items() if not key.startswith(_TLS)}
     tls = {key.removeprefix(_TLS): value for key, value in properties.items() if key.startswith(_TLS)}
     client = {key.removeprefix("client."): value for key, value in tls.items() if key.startswith("client.")}

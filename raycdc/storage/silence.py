@@ -1,9 +1,9 @@
 """Watches for object stores that do not answer this process.
 
 A store's client repeats requests at growing intervals and reports nothing meanwhile (`raycdc.storage.object_store`): a
-run whose store became unreachable would stand still for minutes without a message. The beginning and end of each
-request is therefore noted here, and `Silences.poll` returns the messages to show. Large requests (a copy of a segment),
-which may take long, are not noted.
+run whose store became unreachable would wait for minutes without a message. The beginning and end of each request is
+therefore noted here, and `Silences.poll` returns the messages to show. Large requests (a copy of a segment), which may
+take long, are not noted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ POLL_S = 1.0
 class _Store:
     """The requests to one store.
 
-    `asking` counts the unanswered requests. `since_s` is the start of the oldest one, None if there is none; `until_s`
-    is the deadline of the newest one. The reported values are those of the last message.
+    `asking` is the number of unanswered requests. `since_s` is the start of the oldest of these, None if there is none.
+    `until_s` is the deadline of the newest. The reported values are those of the last message.
     """
 
     asking: int = 0
@@ -58,7 +58,7 @@ class Silences:
         """Track a request to the store with the URL `store` during the block.
 
         The store has answered if the block succeeds, or fails with an error for which `is_answer` returns True. After
-        any other error, it counts as silent since the request began, until it answers another one.
+        any other error, the store counts as silent since the request began, until it answers a later request.
         """
         now_s = self._clock()
         with self._lock:
@@ -76,7 +76,7 @@ class Silences:
     def poll(self, time_of_day: Callable[[float], str]) -> list[str]:
         """Return the messages to report now, each once.
 
-        `time_of_day` formats the time that is this many seconds from now.
+        `time_of_day` gets a number of seconds from now, and formats the time of day then.
         """
         said = []
         now_s = self._clock()
@@ -117,7 +117,8 @@ os.register_at_fork(after_in_child=SILENCES.forget)
 def watching_stores(
     notify: Callable[[str], None], *, silences: Silences = SILENCES, threads: Threads = THREADS
 ) -> Iterator[None]:
-    """Report during the block which stores do not answer, until when requests are repeated, and when they answer again.
+    """Report stores that do not answer, during the block: when one is silent, until when its requests are repeated, and
+    when it answers again.
 
     A thread calls `notify` with each message.
     """

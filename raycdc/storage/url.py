@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 #: One slash is enough, because `pathlib` removes the second one from a URL.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-#: Names of buckets and containers; those of S3 are the longest.
+#: The form of names of buckets and containers. Names of S3 may be the longest.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _AZURE_HOST = re.compile(r"([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 _LOCAL_HOSTS = ("", "localhost")

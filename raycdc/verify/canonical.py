@@ -1,17 +1,17 @@
 """Converts values of a source and of a target to one form per logical type, and hashes rows of them. Pure.
 
-| kinds | form | so equal are |
+| kinds | form | equal values |
 |---|---|---|
 | BOOLEAN, INT8 … INT64, YEAR, BIT(1 … 63) | a word, signed | numbers of all widths |
 | UINT64, BIT(64), DECIMAL(p, s) | two words, at scale s | decimals with and without zeros at the end |
 | a STRING of a wider decimal | four words | the same digits as text and as a number |
-| FLOAT32, FLOAT64 | the word of a double | all NaN; the two zeros where a target has one |
-| DATE | a word: days | a day, and its midnight |
+| FLOAT32, FLOAT64 | the word of a double | all NaN; 0.0 and -0.0, if the target stores only one zero |
+| DATE | a word: days | a day and its midnight |
 | DATETIME, TIMESTAMP | a word: microseconds | moments of all units, with and without a zone's name |
 | STRING, ENUM, SET, TIME, JSON, BINARY | the bytes | |
 
-A value that cannot have its column's form (a text where a number belongs, a fraction that is too long) gets that of its
-text, which no value of the form has: it differs from every value of the other side.
+A value may not fit the form of its column, such as a text in place of a number, or a fraction that is too long. It is
+then compared by its text, in a form that no fitting value has, and so differs from every value on the other side.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class Family(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CanonicalForm:
-    """The form in which values of a column are compared. `scale` is for decimals. With `one_zero`, -0.0 is 0.0."""
+    """The form in which values of a column are compared.
+
+    `scale` is for decimals. If `one_zero` is True, -0.0 equals 0.0.
+    """
 
     family: Family
     scale: int = 0
@@ -106,7 +109,7 @@ class CanonicalForm:
 
 @dataclass(frozen=True, slots=True)
 class ComparedColumn:
-    """A column of the target, by its name there, and its values' form."""
+    """A column of the target, with its name in the target and the form of its values."""
 
     name: str
     form: CanonicalForm

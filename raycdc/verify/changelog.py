@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from raycdc.model.batch import SYMBOLS, RowKind
 
-#: The columns of a changelog with the kind of a change, and the order of changes.
+#: The names of the columns of a changelog that have the kind of a change, and the order of changes.
 KIND = "_op"
 ORDER = "_seq"
 
 #: Kinds of changes after which the key has a row.
 _THERE = (SYMBOLS[RowKind.INSERT], SYMBOLS[RowKind.UPDATE_AFTER])
-#: The kind of a row without a key, which says that the table was emptied.
+#: The kind of a row without a key, which records that the table was emptied.
 EMPTIED = SYMBOLS[RowKind.TRUNCATE]
 
 

@@ -1,8 +1,7 @@
-"""Finds the columns in which rows differ that both sides have, for people; and a column of the target that has their
-values.
+"""Finds the columns in which rows of both sides differ, and columns of the target that have the values instead.
 
-A comparison knows rows by one hash each, so both sides are read once more for some of the keys that differ
-(`KEYS_MAX`), column by column. Used by `raycdc.verify.table`, only where rows differ.
+For people. A comparison knows only one hash of each row. So both sides are read once more for some of the differing
+keys (`KEYS_MAX`), and each column is hashed separately. `raycdc.verify.table` uses this module only if rows differ.
 """
 
 from __future__ import annotations
@@ -97,8 +96,8 @@ class SideByColumns:
 def differing_columns(source: SideByColumns, target: SideByColumns) -> list[DifferingColumn]:
     """Return the columns of the `source` whose values differ in the `target`, in their order.
 
-    The target may have additional columns with the same form as a source column: these are searched among the columns
-    that the source lacks.
+    The target may have additional columns with the same form as a source column: These are searched for the values of
+    differing columns.
     """
     keys, ours = source.rows()
     their_keys, theirs = target.rows()

@@ -1,7 +1,8 @@
-"""The hashes of one side's rows: sums by ranges of key hashes, and the hashes themselves for the ranges that differ.
+"""The hashes of one side's rows: their sums by ranges of key hashes, and the single hashes for ranges that differ.
 
-Used by `raycdc.verify.table`, one instance per side, each filled by one thread. Hashes take 16 bytes a row; beyond
-`MEMORY_BYTES_MAX` they are in files of a temporary folder, parted by key hash, so that any part fits in memory.
+Used by `raycdc.verify.table`, one instance per side, each filled by one thread. Hashes take 16 bytes a row. If they
+need more than `MEMORY_BYTES_MAX`, they are written to files in a temporary folder, divided by key hash so that each
+file fits in memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Computes a row's Spark columns and filters again, in verify's own session.
+"""Computes the columns and filters of rows that need Spark, in a session of verify's own.
 
-The session is started for the first expression, with the functions of the transforms. The results of the run are not
-used: each batch of the source is sent to Spark and returned, row by row.
+The session is started for the first expression, with the functions of the transforms. Results of the pipeline's run are
+not used. Each batch of the source is sent to Spark, which returns the results row by row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raycdc.verify.targets.api import NotComparedError
 _MASTER = "local[2]"
 _ROW = "_row"
 _KEEP = "_keep"
-#: Metadata that differ from change to change. A column that is computed of one has no value that could be compared.
+#: Metadata that differ from change to change. A column that is computed from such metadata cannot be compared.
 _VARYING = re.compile("|".join(rf"\b{name}\b" for name in META_COLUMNS if name not in CONSTANT_META), re.IGNORECASE)
 
 

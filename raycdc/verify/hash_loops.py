@@ -1,7 +1,8 @@
 """Compiled loops that turn columns into a hash per row, and compare two sides' hashes.
 
-The mixing is that of MurmurHash3's finalizer (Appleby 2011), applied per value. Each column has a salt of its own, so a
-value in one column is another number in the next, and NULL is a number that no value of that column has but by chance.
+The mixing is that of MurmurHash3's finalizer (Appleby 2011), applied per value. Each column has a salt of its own, so
+the same value has different hashes in different columns. The hash of NULL differs from that of every value of the
+column, except by chance.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CHANGED = 3
 def mix_words(
     hashes: NDArray[np.uint64], words: NDArray[np.uint64], width: int, valid: NDArray[np.uint8], salt: int
 ) -> None:
-    """A column whose values are `width` words each; `valid` is empty without NULLs."""
+    """Add a column whose values are `width` words each to the hashes. `valid` is empty if there are no NULLs."""
     for row in range(len(hashes)):
         code = hashes[row] * _STEP + np.uint64(salt)
         if len(valid) == 0 or valid[row]:
@@ -44,12 +45,12 @@ def mix_bytes(
     valid: NDArray[np.uint8],
     salt: int,
 ) -> None:
-    """A column of texts or binaries; `ends` has one entry more than there are rows."""
+    """Add a column of texts or binaries to the hashes. `ends` has one entry more than there are rows."""
     for row in range(len(hashes)):
         code = hashes[row] * _STEP + np.uint64(salt)
         if len(valid) == 0 or valid[row]:
             at, end = ends[row], ends[row + 1]
-            # The length comes first: a text of zeros must differ from a longer one.
+            # The length comes first, because a text of zero bytes must differ from a longer one.
             code = mixed(code ^ np.uint64(end - at)) + _STEP
             while at + 8 <= end:
                 code = mixed(code ^ np.uint64(load(data, at, 64))) + _STEP
@@ -79,9 +80,9 @@ def sums(
     second: NDArray[np.uint64],
     shift: int,
 ) -> None:
-    """Add each row to the range of its key's hash: ``keys[i] >> shift``. Sums wrap at 2^64.
+    """Add each row to the sums of its key's range, which is ``keys[i] >> shift``.
 
-    `second` has the sums of another hash of each row, so that both together have 128 bits.
+    Sums wrap at 2^64. `second` has the sums of a second hash of each row, so that both sums together have 128 bits.
     """
     for row in range(len(keys)):
         index = np.int64(keys[row] >> np.uint64(shift))
@@ -99,9 +100,10 @@ def compare(
     found: NDArray[np.uint64],
     kinds: NDArray[np.uint8],
 ) -> int:
-    """Keys that differ, and how, of two sides in ascending order of key hashes; returns how many were `found`.
+    """Find the keys of two sides that differ, with the kind of difference; return their number.
 
-    Rows of one key hash are compared as a multiset: by how many there are, and by the sum of their hashes.
+    Both sides are in ascending order of key hashes. Rows with the same key hash are compared as a multiset: by their
+    number, and by the sum of their hashes.
     """
     at, to, count = 0, 0, 0
     while at < len(source_keys) or to < len(target_keys):

@@ -1,4 +1,4 @@
-"""Reads the commits in the state while another process may write it: takes no lease and changes nothing."""
+"""Reads the commits in a state that another process may be writing. Takes no lease, and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raycdc.state.opaque import Position
 from raycdc.state.store import CheckpointStore, CommitRecord
 from raycdc.verify.targets.api import NotComparedError
 
-#: How often the state is read while waiting for a commit.
+#: The interval at which the state is read while waiting for a commit.
 POLL_S = 0.25
 
 
@@ -41,7 +41,7 @@ class CommittedState:
     def document(self, table: TableId) -> SchemaDocument:
         """Return the table's schema document at this position.
 
-        Raises `NotComparedError` if its rows are not followed there.
+        Raises `NotComparedError` if the table is not followed at this position.
         """
         for name, entry in self.record.parked.items():
             if str(table) in entry.sources:
@@ -61,7 +61,7 @@ class CommittedState:
     def why_left_out(self, table: TableId) -> str:
         """Return why the table is not followed any more: a user removed it, or it was dropped at the source.
 
-        Empty if it is to be compared, or cannot be compared for another reason.
+        Empty if the table is to be compared, or if it cannot be compared for a different reason.
         """
         match self.stream[table]:
             case Parked(reason=reason, phase=ParkedPhase.REMOVED | ParkedPhase.ENDED as phase):

@@ -2,9 +2,9 @@
 
 They contain no value of a row unless keys were requested.
 
-Differing keys are collected as texts for people, and as lists for a backfill, which reads them again and deletes those
-that the source lacks. Both sides are read once more for that, because a comparison knows keys only by their hashes.
-Used by `raycdc.verify.table`.
+Differing keys are collected as texts for people, and as lists for a backfill, which reads these rows again and deletes
+those that the source lacks. Both sides are read once more to collect keys, because a comparison knows only their
+hashes. Used by `raycdc.verify.table`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ComparisonVerdict(StrEnum):
     EQUAL = "equal"
     #: At least one row differs that did not change meanwhile.
     DIFFERENT = "different"
-    #: No row is known to differ, but some changed during each comparison, or are not written yet.
+    #: No row is known to differ. Some rows changed during each round, or are not written yet, and are undecided.
     UNSETTLED = "unsettled"
     #: The table was not compared, for a reason.
     NOT_COMPARED = "not compared"
@@ -47,9 +47,9 @@ class ComparisonVerdict(StrEnum):
 class KeyCounts:
     """The numbers of differing keys.
 
-    `missing` are not in the target, `extra` not in the source; `changed` are in both with other values. `kept_changing`
-    differed in each round, and changed in each; `behind` differ because the pipeline has not written their last
-    changes.
+    `missing` keys are not in the target, `extra` keys are not in the source, and `changed` keys are in both with
+    different values. `kept_changing` keys differed in each round, and were changed during each. `behind` keys differ
+    because the pipeline has not written their last changes yet.
     """
 
     missing: int = 0
@@ -139,7 +139,7 @@ class ComparisonReport:
     repair: tuple[str, ...] = ()
     #: The seconds of reading both sides, in each round.
     round_seconds: tuple[float, ...] = ()
-    #: The columns in which rows differ that both sides have, as far as that was examined.
+    #: The columns in which rows of both sides differ, as far as they were examined.
     columns: tuple[DifferingColumn, ...] = ()
 
 
@@ -206,8 +206,8 @@ class TableResult:
         )
 
 
-#: With more keys than this a table is resnapshotted: the keys are stored in the state, and each is looked up
-#: separately.
+#: If more keys than this differ, the table is resnapshotted. For fewer, the keys are stored in the state, and each is
+#: looked up separately.
 KEYS_MAX = 10_000
 
 
@@ -270,7 +270,7 @@ class KeysToRepair:
         return len(self._seen) == len(np.unique(self._wanted))
 
     def lists(self) -> tuple[str, ...]:
-        """Return all collected keys, in lists (`lists_of_keys`); none if a key was on neither side any more."""
+        """Return all collected keys, in lists (`lists_of_keys`); None if a wanted key was found on neither side."""
         if not self.is_complete:
             return ()
         return lists_of_keys(pa.concat_tables(self._found))

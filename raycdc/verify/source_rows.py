@@ -1,11 +1,10 @@
 """The source's side of a comparison: reads a table's rows by SELECTs, and the changes in its log.
 
-Rows are converted to the columns of the target. A later round reads only rows whose keys differed and are named by the
-log (`SomeRows`). The log has the values of these keys, because a key without a change in the log was decided
-immediately. So no side is read completely: the source is asked by lists of keys, and the target by a condition that its
-reader can push down (`raycdc.verify.targets.api.RowFilter`). Either may return more rows than requested; the hashes of
-their keys decide which of them count, as in the first round. A row that moves to another key changes two keys, and the
-log names both.
+Rows are converted to the columns of the target. A later round reads only rows whose keys are undecided (`SomeRows`).
+Each of these keys has a change in the log, which contains the key's values. So neither side is read completely: the
+source selects rows by lists of keys, and the target by a condition that its reader can push down
+(`raycdc.verify.targets.api.RowFilter`). Both may return more rows than requested; only rows with the wanted key hashes
+count. If an update changes a row's key, the log has both keys.
 
 `LogChanges` reads the keys that have changes in the log, over its own connection. Used by one thread.
 """
@@ -40,10 +39,10 @@ from raycdc.verify.expressions import Expressions, computable
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """Makes the target's rows of those of the source's `table`.
+    """Makes the target's rows from rows of the source's `table`.
 
-    They are masked by `masking`; `transform` chooses, renames, filters and computes columns (with `expressions`).
-    `schema` is that of the result.
+    `masking` masks the rows. `transform` selects, renames and computes columns, and filters rows (with `expressions`).
+    `schema` is the schema of the result.
     """
 
     table: TableId
@@ -53,8 +52,8 @@ class RowMaker:
     transform: ResolvedTransform | None = None
 
     def columns(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
-        """Return the target's columns by name, for all rows of a batch of the source, also those that a filter leaves
-        out.
+        """Return the target's columns by name, for all rows of a batch of the source, including rows that a filter
+        leaves out.
 
         Columns whose values differ from change to change are left out. Raises `NotComparedError`.
         """
@@ -106,7 +105,10 @@ class RowMaker:
 
 @dataclass(slots=True)
 class ReadUpTo:
-    """How far rows were read: no row was read after `ordinal`; `ranges` is the number of ranges."""
+    """The position up to which rows were read.
+
+    Every row was read at `ordinal` or before. `ranges` is the number of ranges that were read.
+    """
 
     ordinal: int = 0
     ranges: int = 0
@@ -114,7 +116,7 @@ class ReadUpTo:
 
 @dataclass(frozen=True, slots=True)
 class SourceTableRows:
-    """A table of the source. `document` describes it as the state does at the position of the comparison."""
+    """A table of the source. `document` is the state's description of the table at the position of the comparison."""
 
     source: IncrementalSource[Any]
     table: TableId
@@ -151,14 +153,16 @@ class SourceTableRows:
                 up_to.ranges += 1
 
 
-#: If more keys are compared again, both sides are read completely, because the values are in memory and in statements.
+#: If more keys are undecided, both sides are read completely, because the values of keys are kept in memory and written
+#: into statements.
 KEYS_MAX = 50_000
-#: The most bytes of values that a target is asked for in one statement; columns beyond it are not asked for, so that
-#: more rows are read. As a literal a text takes twice the bytes, and servers take packets of 4 MiB and more.
+#: The maximum size of the values in one statement to a target. Columns whose values would exceed it are left out of the
+#: condition, so that more rows are read. A text as a literal may take twice its size, and servers accept packets of 4
+#: MiB and more.
 VALUES_BYTES_MAX = 1 << 20
 
-#: The forms of keys whose values every server finds by a literal. Floats have no exact literals; moments depend on the
-#: session.
+#: The forms of keys whose values every server finds by a literal. Floats have no exact literals, and literals of
+#: moments depend on the session.
 _ASKED = (Family.WHOLE, Family.DECIMAL, Family.DAY, Family.TEXT, Family.BYTES)
 
 
@@ -166,9 +170,9 @@ _ASKED = (Family.WHOLE, Family.DECIMAL, Family.DAY, Family.TEXT, Family.BYTES)
 class SomeRows:
     """The rows with the key hashes `hashes` (uint64, ascending).
 
-    `lists` of keys (`raycdc.source.snapshot.rereading.backfill_keys`) request them from the source; without lists it is
-    read completely. `values` has the values of the columns of the compared key, by name; a column without an entry may
-    have any value.
+    `lists` are lists of keys by which the source selects the rows (`raycdc.source.snapshot.rereading.backfill_keys`).
+    Without lists, the source is read completely. `values` has the values of the columns of the compared key, by name; a
+    column without an entry may have any value.
     """
 
     hashes: np.ndarray
@@ -197,8 +201,8 @@ class SomeRows:
 class WantedOnce:
     """Selects the rows of the keys with these hashes.
 
-    With `once`, each key is selected only once. A server that compares texts without case returns a row for every list
-    that has its key in some spelling, while the target is asked for all lists together.
+    If `once` is True, each key is selected only once. A server that ignores the case of texts returns a row for every
+    list that has its key in any spelling, while the target is queried for all lists together.
     """
 
     def __init__(self, hashes: np.ndarray, *, once: bool) -> None:
@@ -219,10 +223,10 @@ class WantedOnce:
 
 
 class NamedKeys:
-    """The values of keys that the log names, by their hashes; at most `KEYS_MAX` of them, or none.
+    """The values of keys in the log, by their hashes. If there are more than `KEYS_MAX`, none are kept.
 
-    `asked_by` are the columns of the source's own key, in the order of the compared key, if that consists of them
-    unchanged. Used by one thread.
+    `asked_by` has the columns of the source's own key, in the order of the compared key, if the compared key consists
+    of these columns unchanged. Used by one thread.
     """
 
     def __init__(self, compared: Compared, schema: TableSchema, asked_by: Sequence[str]) -> None:
@@ -238,7 +242,7 @@ class NamedKeys:
     def observe(
         self, wanted: np.ndarray, hashes: np.ndarray, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]
     ) -> None:
-        """Store the keys of rows of the log that are in `wanted`.
+        """Store those keys of rows of the log whose hashes are in `wanted`.
 
         `hashes` are the rows' key hashes, `batch` the rows of the source, and `columns` those of the target.
         """
@@ -292,7 +296,7 @@ def _plain(array: pa.Array) -> pa.Array:
 def _askable(array: pa.ChunkedArray, column: ComparedColumn) -> pa.Array | None:
     """Return the distinct values, ascending, as int64, decimal128(38, 0) or string.
 
-    Returns None if a server may not find values that the comparison takes as equal.
+    Returns None if a server might miss values that are equal in the comparison.
     """
     form, kind = column.form, array.type
     if array.null_count:
@@ -309,12 +313,12 @@ def _askable(array: pa.ChunkedArray, column: ComparedColumn) -> pa.Array | None:
     return values.take(pc.sort_indices(values))
 
 
-#: Seconds within which the log must reach its end, which existed when it was requested.
+#: Seconds within which the log must be read up to the end that it had when the reading began.
 REACHED_WITHIN_S = 120.0
 
 
 class LogSaysMoreError(Exception):
-    """Raised if the log has a change of the table itself (its columns, all of its rows), so that keys do
+    """Raised if the log has a change of the table as a whole, of its columns or of all rows, so that single keys do
     not suffice.
     """
 
@@ -330,7 +334,7 @@ class LogChanges:
     split: StreamSplit
     maker: RowMaker
     compared: Compared
-    #: Stores the values of the keys that are asked about.
+    #: Stores the values of the keys of interest.
     named: NamedKeys
     _log: BlockingLog | None = None
     _keys: list[np.ndarray] = field(default_factory=list)
@@ -348,10 +352,9 @@ class LogChanges:
 
     def after(self, low: int, high: int, asked: np.ndarray) -> np.ndarray:
         """Return the hashes of the keys that changed after the ordinal `low`; the log is read up to `high` first.
-        Blocks.
 
-        `asked` are hashes of the keys of interest; of these only keys that were in `asked` before are examined. Raises
-        `LogSaysMoreError`, and the errors of reading a log, such as `LogLostError`.
+        Blocks. `asked` are hashes of the keys of interest; Of changes before `low`, only those of keys in earlier
+        calls' `asked` are known. Raises `LogSaysMoreError`, and the errors of reading a log, such as `LogLostError`.
         """
         self._read_to(high, asked)
         if not self._keys:

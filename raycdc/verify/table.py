@@ -32,9 +32,10 @@ Result = TypeVar("Result")
 
 #: The number of rounds in which a differing key is compared again while it keeps changing.
 ROUNDS_MAX = 6
-#: The number of attempts for a table whose columns change while it is read.
+#: The maximum number of attempts for a table whose columns change while it is read.
 ATTEMPTS_MAX = 3
-#: The maximum number of columns of the target alone that are searched for the values of another column.
+#: The maximum number of columns, of those that only the target has, that are searched for the values of a differing
+#: column.
 EXAMPLES_MAX = 8
 #: The maximum number of keys of each kind that are shown.
 KEYS_SHOWN_MAX = 20
@@ -48,7 +49,7 @@ class Sides:
     target: TargetTable
     compared: Compared
     names: Mapping[str, str]
-    #: Selects the rows of the target that count: all except those that were deleted softly.
+    #: Selects the rows of the target that are compared: all except softly deleted rows.
     counts: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch
     #: Further columns of the target that `counts` needs.
     counted_by: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ class Sides:
     leaves_rows_out: bool = False
 
     def wanted(self, only: SomeRows | None) -> RowFilter | None:
-        """Return the filter for the same rows of the target; None: all rows."""
+        """Return the filter for the rows of the target that correspond to `only`; None for all rows."""
         if only is None or not only.values:
             return None
         return RowFilter({self.names[name]: values for name, values in only.values.items()}, self.is_changelog)
@@ -86,10 +87,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonTimeouts:
-    """The limits of a comparison. `wait_s` is the wait for a commit after what was read; `stopped` ends all waits.
+    """The limits of a comparison.
 
+    `wait_s` is the longest wait for a commit that contains all changes read from the log. `stopped` ends all waits.
     `sample` is the fraction of the source's ranges that are read. If it is below 1, extra rows of the target are not
-    searched, because the source may have them in ranges that are not read.
+    reported, because the source may have them in ranges that were not read.
     """
 
     wait_s: float = 60.0
@@ -100,7 +102,7 @@ class ComparisonTimeouts:
 
 
 class _EndedError(Exception):
-    """Raised if the rest of this side is not needed."""
+    """Raised to stop reading a side whose rest is not needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +130,9 @@ class TableComparison:
         self._open_sides = open_sides
         self._terms = terms
         self._reading = reading
-        #: Set if one side failed, so that the other need not be read to its end.
+        #: Set if one side failed, so that the other side is not read to its end.
         self._failed = threading.Event()
-        #: The ranges of a sample. They are the same in each round, because planning again would give others.
+        #: The ranges of a sample. They are kept for all rounds, because a second choice would give different ranges.
         self._ranges: list[SnapshotSplit] | None = None
 
     def run(self) -> ComparisonReport:
@@ -232,7 +234,7 @@ class TableComparison:
     def _later_round(self, held: CommittedState, sides: Sides, only: SomeRows) -> _Round:
         """Compare only these rows in a later round, like `_round`.
 
-        If a side cannot be asked for these rows alone, both sides are read completely.
+        If a side cannot select these rows, both sides are read completely.
         """
         try:
             return self._round(held, sides, only)
@@ -297,7 +299,9 @@ class TableComparison:
     def _target_batches(
         sides: Sides, only: SomeRows | None = None, *, keys_alone: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the target's rows that count: all, or those of `only` and others that its reader does not skip."""
+        """Yield the target's rows that are compared: all, or those of `only`, with further rows that its reader does
+        not skip.
+        """
         further = [*sides.counted_by, *((KIND, ORDER) if sides.is_changelog else ())]
         compared = sides.compared.key if keys_alone else sides.compared.columns
         names = dict.fromkeys([*(sides.names[part.name] for part in compared), *further])
@@ -326,9 +330,9 @@ class TableComparison:
     ) -> tuple[ShownKeys | None, tuple[str, ...]]:
         """Read both sides once more, and return the differing keys as texts and as lists for a repair.
 
-        Keys that the source has are taken from the source, because a backfill compares them with its rows. The source
-        is not read if only extra rows are shown. Of the target only the columns of its key are read, up to the last
-        extra row.
+        Keys that both sides have are taken from the source, because a backfill compares them with the source's rows.
+        The source is not read if all differing rows are extra. From the target, only the columns of its key are read,
+        up to the last extra row.
         """
         looking: list[KeyTexts | KeysToRepair] = [each for each in (shown, sought) if each is not None]
         self._reading.doing = "reads once more, for the keys that differ"
@@ -398,7 +402,10 @@ class TableComparison:
 
 
 def _sampled(ranges: Iterable[SnapshotSplit], fraction: float) -> list[SnapshotSplit]:
-    """Return about this fraction of the ranges, at least one, spread over all of them. Each call returns others."""
+    """Return about this fraction of the ranges, at least one, spread over all of them.
+
+    Each call makes a different choice.
+    """
     every, begin = list(ranges), random.random()  # noqa: S311 - nothing secret
     chosen = [each for number, each in enumerate(every) if (number * fraction + begin) % 1 < fraction]
     return chosen or [random.choice(every)]  # noqa: S311
@@ -409,7 +416,7 @@ def _kinds(differing: Differing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _joined(one: Differing, other: Differing) -> Differing:
-    """Return the differences of two rounds together.
+    """Return the union of the differences of two rounds.
 
     No key is in both, because only undecided keys are compared again.
     """
@@ -421,7 +428,7 @@ def _still_usable(
 ) -> list[KeyTexts | KeysToRepair]:
     """Pass these rows to all collectors, and return those that can continue.
 
-    A collector for a backfill cannot if a key is not one of the source.
+    A collector for a backfill cannot continue after a key that no row of the source can have.
     """
     left = []
     for each in looking:
@@ -436,7 +443,10 @@ def _still_usable(
 
 
 def _of_keys(sides: Sides, batch: pa.RecordBatch, only: SomeRows) -> pa.RecordBatch:
-    """Return the target's rows with these keys; of changes also those that record that the table was emptied."""
+    """Return the target's rows with these keys.
+
+    If the rows are changes, rows which record that the table was emptied are returned, too.
+    """
     chosen = np.isin(sides.compared.key_hashes(sides.target_columns(batch), batch.num_rows), only.hashes)
     if sides.is_changelog:
         chosen |= pc.equal(batch.column(KIND), EMPTIED).to_numpy(zero_copy_only=False)

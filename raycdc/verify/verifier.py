@@ -197,9 +197,9 @@ class Verifier:
         notes.append(f"{target} has no column {named}, which the source has (pipeline.schema_change lets that be)")
 
     def _transformed(self, table: TableId, schema: TableSchema) -> tuple[TableSchema, ResolvedTransform | None]:
-        """Return the columns of the target's rows, and how they are made.
+        """Return the columns of the target's rows, and the transform that makes them.
 
-        Raises `NotComparedError` if that cannot be known.
+        Raises `NotComparedError` if they cannot be determined.
         """
         asked = self._transforms.transforms.of(table)
         if asked is not None and asked.lookups:

@@ -1,4 +1,6 @@
-"""``raycdc bench run CONFIG``: measures a user's own pipeline into a temporary target, also with other settings."""
+"""``raycdc bench run CONFIG``: measures a user's own pipeline into a temporary target, with its own and with
+different settings.
+"""
 
 from __future__ import annotations
 

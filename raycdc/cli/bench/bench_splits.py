@@ -1,4 +1,5 @@
-"""``raycdc bench splits``: compares the strategies that cut a snapshot, on the user's own or on generated tables.
+"""``raycdc bench splits``: compares the strategies that cut a snapshot into chunks, on the user's own tables or on
+generated ones.
 
 For a source of partitions it compares numbers of readers instead, on the user's own topics.
 """
@@ -224,7 +225,7 @@ def _where(config: PipelineConfig) -> str:
 
 
 def _cost(config: PipelineConfig, expected: Expected) -> str:
-    """Return the text that is printed before the measurement: how much of which tables is read."""
+    """Return the text that is printed before the measurement: the tables, and how much of each is read."""
     lines = [f"{name}: about {counted(rows, 'row')}" for name, rows in expected.tables.items()]
     read = f"about {expected.rows_read:,} rows in all" if expected.rows_read else "as many rows as there are"
     rate_limit = f", at {config.source.rate_limit} at most" if config.source.rate_limit else ""
@@ -334,12 +335,12 @@ def _short(number: float) -> str:
     return f"{number:,.0f}"
 
 
-#: The number of partitions that the screen shows: the largest ones.
+#: The number of partitions that the screen shows. The largest partitions are shown.
 _PARTITIONS_SHOWN_MAX = 12
 
 
 def _partitions_cost(config: PipelineConfig, where: str, expected: ExpectedReads) -> str:
-    """Return the text that is printed before the measurement: how much of which topics is read."""
+    """Return the text that is printed before the measurement: the topics, and how much of each is read."""
     messages_max: dict[str, list[int]] = {}
     for partition in expected.partitions:
         messages_max.setdefault(partition.topic, []).append(partition.messages_max)

@@ -21,7 +21,10 @@ _CHECKOUT = "checkout"
 
 
 class _Benchmarks(TyperGroup):
-    """Has a command per benchmark of users' pipelines; any other name runs a benchmark of a source checkout."""
+    """A group with a command for each benchmark of users' pipelines.
+
+    Any other name runs a benchmark of a source checkout.
+    """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, _CHECKOUT)

@@ -3,8 +3,9 @@
 Rows are decoded by the compiled code of a pipeline; only the printing is Python. If a file is damaged, everything
 before the damage is printed, and then one line on stderr with its file and position.
 
-*Invariant*: every decoded row is printed. The decoder counts its rows and the printer counts those of its lines, an
-update as two; where the counts differ after a piece of the file, the command ends with `RowsNotPrintedError`.
+*Invariant*: every decoded row is printed. The decoder counts the rows that it decodes, and the printer counts the rows
+of its lines, an update as two. If the counts differ after a piece of the file, the command ends with
+`RowsNotPrintedError`.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from raycdc.model import RowKind, TableId
 
 #: Index of the flags in the body of a GTID event of MariaDB.
 _GTID_FLAGS = 12
-#: Events of statements without effect: the first phase of a two-phase ALTER, and one that failed. Only COMMIT ALTER has
-#: an effect.
+#: Events of statements without effect: the first phase of a two-phase ALTER, and the end of a failed one. Only COMMIT
+#: ALTER has an effect.
 _ALTERS = {index.ALTER_START: "alter_start", index.ALTER_ROLLBACK: "alter_rollback"}
 _GTIDS = frozenset({index.GTID, index.GTID_TAGGED, index.ANONYMOUS_GTID, index.MARIADB_GTID})
 _ROWS_QUERY, _ANNOTATE_ROWS = 29, 160
@@ -55,8 +56,9 @@ def inspect_binlog(
 ) -> ExitCode:
     """Print the events of every file. Returns `ExitCode.DATA` if one is damaged, after the events before the damage.
 
-    `schema_sql` holds CREATE TABLE statements; a table name in them without database fits any database. Without it
-    names and types come from the log's metadata. Raises `ConfigError` for a file that cannot be read.
+    `schema_sql` holds CREATE TABLE statements. A table name without a database stands for the table of this name in any
+    database. Without `schema_sql`, names and types come from the log's metadata. Raises `ConfigError` for a file that
+    cannot be read.
     """
     known = _read_schema(schema_sql) if schema_sql is not None else {}
     write = out.write
@@ -210,9 +212,9 @@ class _FilePrinter:
         """Yield the lines of a piece of the file: its rows and other events, up to the position `damage` if it is
         given.
 
-        The rows of an event are printed before the last event of the piece with the same end position: that is the
-        event itself, or the end of its compressed transaction. Rows of a transaction that continues in the next piece
-        are printed at the end of this piece.
+        The rows of an event are printed before the last event of the piece with the same end position. This is the
+        event itself, or the event that ends its compressed transaction. If a transaction continues in the next piece,
+        its rows in this piece are printed at the end of this piece.
         """
         yield from self._events(piece, rows, damage, stripped=stripped)
         yield from self._lines([line for lines in rows.values() for line in lines])
@@ -245,7 +247,7 @@ class _FilePrinter:
             if note is not None:
                 yield printable_json(json.dumps(note, ensure_ascii=False)) + "\n"
             if head[4] == index.ROTATE:
-                # As in the decoder: a relay log continues with the positions of another file.
+                # A relay log continues with the positions of a different file; the decoder counts in the same way.
                 self._at = parse_rotate(body.tobytes())[1]
 
     def _end(self, head: bytes) -> int:

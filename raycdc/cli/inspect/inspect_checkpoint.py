@@ -35,7 +35,7 @@ def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
 
 
 def state_location_of(path: Path) -> StateLocation:
-    """Return the location `path` itself, or that of the state in a configuration file.
+    """Return the location `path` itself, or the location of the state that a configuration file names.
 
     The rest of the file need not be valid, except ``[storage]`` if the state is on an object store.
     """

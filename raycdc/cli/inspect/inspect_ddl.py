@@ -16,7 +16,8 @@ from raycdc.core.typed_codec import Json
 from raycdc.errors import ConfigError, DataError, ExitCode
 from raycdc.model.evolution import event_to_json
 
-#: ``USE name``, which a dump has between its statements. Later names without a database belong to that database.
+#: ``USE name``, which a dump has between its statements. In later statements, names without a database belong to this
+#: database.
 _USE = re.compile(r"\s*USE\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*\Z", re.IGNORECASE)
 
 #: The dialect and version of each kind of server; the default is MySQL 8.0.19 and later. Version comments are parsed as
@@ -34,7 +35,8 @@ SERVERS = tuple(_DIALECTS)
 def print_ddl(path: Path, *, tables: bool, server: str = "mysql") -> int:
     """Print the events of every statement, or with `tables` the resulting tables, as JSON lines.
 
-    A refused statement becomes a separate line, and the rest goes on; with `tables` it comes before the tables.
+    A refused statement becomes a line of its own, and the next statements are still processed. With `tables`, these
+    lines come before the tables.
     """
     if server not in _DIALECTS:
         raise ConfigError(f'--server: "{server}" is none of {", ".join(SERVERS)}.')

@@ -31,7 +31,7 @@ _PIECE_BYTES = 4 << 20
 #: The maximum length of a message, which bounds the memory for a file without line breaks. (A broker's default is 1
 #: MiB.)
 _LINE_BYTES_MAX = 64 << 20
-#: The prefix of the envelope's columns, with which no JSON key can begin.
+#: The prefix of the names of columns from the envelope. No JSON key can begin with it.
 _MARK = "\0"
 
 

@@ -1,8 +1,8 @@
 """The pages ``changes``, ``errors`` and ``formats``, generated from tables of the code.
 
 ``changes`` has the effect of a source table's changes on a target, by setting and kind of target. ``errors`` has every
-named error with its exit code, cause and remedy, from the docstring of its class. ``formats`` has the message formats,
-if they can be written, and every option of each.
+named error with its exit code, cause and remedy, from the docstring of its class. ``formats`` has the message formats
+with all their options, and shows for each format if it can be written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The page ``types``: the type of a column in each target, generated from the code.
 
-No rule is repeated here: the source's mapping gives its types, each target's function its columns, and an encoder the
-values in JSON.
+The page uses the code of a run, and repeats none of its rules: the source's mapping gives the types, each target's
+function gives the columns, and an encoder gives the values in JSON.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ _SPELLED: Mapping[str, tuple[str, ...]] = {
     "set": ("set('a','b')",),
 }
 _REFUSED = "refused"
-#: The options of `[source.types]` that change a type: option, the columns it applies to, and its other choice.
+#: The options of `[source.types]` that change a type: the option, the columns to which it applies, and the value that
+#: is not the default.
 _CHOSEN = (
     ('tinyint1 = "boolean"', "tinyint(1)", TypeOptions(tinyint1="boolean")),
     ('invalid_dates = "text"', "datetime", TypeOptions(invalid_dates="text")),
@@ -263,7 +264,10 @@ def _in_message(logical: LogicalType, identifier: str) -> str:
 
 
 def _value(text: bytes) -> str:
-    """Return the text of the value of ``c`` in an object that has only this key; more may follow the object."""
+    """Return the text of the value of ``c`` in a JSON object that has only this key.
+
+    `text` may continue after the object.
+    """
     whole = text.decode()
     _, end = json.JSONDecoder().raw_decode(whole)
     return whole[:end].removeprefix('{"c":').removesuffix("}")

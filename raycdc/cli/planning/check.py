@@ -144,9 +144,9 @@ def check_patterns(config: PipelineConfig) -> list[CheckResult]:
 
 
 def _described(run: ResolvedRun, tables: Collection[TableId]) -> dict[TableId, SourceTable]:
-    """Return the tables with their columns.
+    """Return the tables with their columns; empty if messages cannot be decoded.
 
-    Empty if messages cannot be decoded, which the findings about their topic report.
+    The findings about the topic report this problem.
     """
     if not tables:
         return {}
@@ -159,7 +159,7 @@ def _described(run: ResolvedRun, tables: Collection[TableId]) -> dict[TableId, S
 def check_sink(run: ResolvedRun, tables: Collection[TableId]) -> list[CheckResult]:
     """Return the findings of the sink's server or catalog; none for folders.
 
-    One with `parks` is about a target's name.
+    A finding with `parks` set concerns the name of a target.
     """
     targets = list(dict.fromkeys(target for table in tables for target in run.rules.router.targets(table)))
     results = run.start.sink.check(targets, pipeline=run.config.pipeline.name)

@@ -36,7 +36,7 @@ _PARKED = "A run parks it, and the others go on."
 def check_targets(run: ResolvedRun, tables: Collection[TableId], *, again: bool = False) -> list[CheckResult]:
     """Return all findings; `tables` are those of the source that targets can hold.
 
-    With `again`, a start reads all of them again, so missing rows in their targets do not matter.
+    If `again` is True, a start reads all tables again, so missing rows in their targets do not matter.
     """
     sink, store = run.start.sink, run.store
     if not sink.durable:
@@ -113,9 +113,9 @@ def _findings(run: ResolvedRun, sink: Any, tables: Collection[TableId], *, again
 
 
 def _compared(run: ResolvedRun, store: CheckpointStore, sink: Any) -> list[CheckResult]:
-    """Return the findings of the recovery that a start would do, by its own code.
+    """Return the findings of the recovery that a start would do, by the code of a start.
 
-    Raises the error that would end it.
+    Raises the error that would end the start.
     """
     with _loop(run, store, sink) as loop, naming_location(run.changed):
         require_nothing_written(run.changed, store, loop.written)
@@ -168,7 +168,9 @@ def _loop(run: ResolvedRun, store: CheckpointStore, sink: Any) -> Iterator[Epoch
 
 
 def as_parked(result: CheckResult, *, parks: bool) -> CheckResult:
-    """Return the `result` about one target with the reaction of a run: it parks the table if `parks`, else it ends."""
+    """Return the `result` about one target with the reaction of a run: the run parks the table if `parks` is True,
+    else it ends.
+    """
     fix = f"{result.fix} {_PARKED if parks else 'A run ends.'}".strip()
     return replace(result, fix=fix, error=SchemaError if parks else result.error, parks=parks)
 

@@ -92,8 +92,8 @@ def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
 def require_planned(run: ResolvedRun, written: PipelineConfig, path: Path) -> None:
     """Raise `ConfigError` with every difference from the plan in the file `path`. Asks source and sink.
 
-    `written` is the configuration as in its file, because a plan is made of it, whatever engines the command line asks
-    for.
+    `written` is the configuration as in its file. A plan is made from this, and does not depend on the engines that the
+    command line names.
     """
     sealed = read_plan(path)
     findings = table_findings(run, {name: table.schema for name, table in run.tables.items()})

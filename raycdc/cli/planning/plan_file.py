@@ -4,9 +4,9 @@ A run with it is refused if anything differs from the plan.
 
 | compared by name | not compared |
 |---|---|
-| every key of the configuration but those that may hold a secret | numbers of rows, bytes and chunks |
+| every key of the configuration, except keys that may hold a secret | numbers of rows, bytes and chunks |
 | the tables, their columns and keys | positions and epochs, because a state goes on |
-| targets: of which tables, columns, statement | |
+| the targets: their source tables, columns and statement | |
 | existing objects at the locations of targets | |
 | the state, and the effect of a changed configuration on it | |
 

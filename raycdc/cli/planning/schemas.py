@@ -42,7 +42,9 @@ def table_of(finding: CheckResult) -> TableId:
 
 
 def table_findings(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
-    """Return findings about tables that no target can hold, which a run parks, and columns that get another name."""
+    """Return findings about tables that no target can hold, which a run parks, and about columns that get a
+    different name.
+    """
     rules = run.rules
     results: list[CheckResult] = []
     shared = _shared_locations(

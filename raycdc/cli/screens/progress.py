@@ -1,7 +1,7 @@
 """The views of a run for people: a live table, or plain lines.
 
-Both are called with each event of the run (`raycdc.observe.events`), and read its status (`raycdc.observe.status`), of
-which they store nothing.
+Both are called with each event of the run (`raycdc.observe.events`), and read the run's status
+(`raycdc.observe.status`), of which they keep no copy.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ STARTING_S = 5.0
 #: A pipeline with at most this lag counts as up to date, because epochs take time.
 UP_TO_DATE_MS = 10_000
 
-#: With more tables than this the plain view has one line for all, instead of one line each.
+#: If there are more tables than this, the plain view has one line for all tables, instead of a line for each.
 PLAIN_TABLES_MAX = 20
 
 
@@ -117,7 +117,8 @@ class PlainView:
         self._closed = threading.Event()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         self._shown: dict[str, tuple[float, str]] = {}
-        #: The last line about the processes, and about their number. A restart with the same ones is not printed again.
+        #: The last line about the processes, and the last one about their number. An equal line is not printed again
+        #: after a restart.
         self._said: dict[type[Started | Scaling], str] = {}
         self._commit_tables: set[str] = set()
         self._commit_rows = 0
@@ -136,7 +137,7 @@ class PlainView:
             case Started():
                 self._unless_said(event, f"started: {_pids_text(event)}")
             case RunProgress():
-                # The lines of all tables are checked: those that changed with this event, and those that had to wait.
+                # The lines of all tables are checked, because lines of earlier events may have had to wait.
                 self._progress(self._status().tables.in_order())
             case Committed():
                 self._commit(event)

@@ -1,4 +1,4 @@
-"""Copies and moves a state, so that the new location is usable only when it is complete.
+"""Copies and moves a state. The new location becomes usable only when its copy is complete.
 
 ```
 meta.json has `copied_from`   the new location is incomplete and refused by every command
@@ -7,32 +7,34 @@ documents                     as of one moment
 meta.json has the identity    the new location is a state
 ```
 
-A copy may be made while a run goes on; its documents are as of one moment. Heartbeats are not copied. Names of
-documents are those of a state in a folder; on an object store two kinds have other names (`on_store`).
+A copy may be made while a run goes on. All documents of the copy are then of the same moment. Heartbeats are not
+copied. Names of documents are those of a state in a folder; on an object store two kinds have other names (`on_store`).
 
-*What if the process dies here?* The old location is unchanged, and every command refuses the new one except the same
-copy, which finds its own mark there and writes everything again.
+*What if the process dies here?* The old location is unchanged. Every command refuses the new location, except a
+repetition of the same copy, which finds its own mark there and writes everything again.
 
 *What if two copies go to one location at the same time?* A lock excludes the second if both run on one machine.
-Otherwise each writes its own mark: the last mark counts, and the copy that finds another mark than its own ends.
+Otherwise each writes its own mark: the last mark is valid, and a copy ends when it finds a mark that is not its own.
 
 A move copies the state and then bars the old location, so that only one of the two goes on:
 
 | step | old location | new location |
 |---|---|---|
-| repeated after a driver outran the bar: no bar before there is a lease | goes on | refused: incomplete |
-| the move has the lease and its own generation | goes on, if this ends here | – |
-| mark, files, documents (as in a copy) | goes on, if this ends here | refused: incomplete |
+| only in a repeated move, after a driver started before the old location was barred: the move waits for the lease | \
+goes on | refused: incomplete |
+| the move has the lease and its own generation | goes on, if the move dies here | – |
+| mark, files, documents (as in a copy) | goes on, if the move dies here | refused: incomplete |
 | bar | refused: the state was moved | refused: incomplete |
 | commands that were given meanwhile | refused | refused: incomplete |
 | identity | refused | goes on |
 
-*What if the process dies here?* Before the bar, the pipeline goes on from the old location and the move may be
-repeated. After it, the same command finishes the move, and every other command says so.
+*What if the process dies here?* Before the old location is barred, the pipeline goes on from there, and the move may be
+repeated. Afterwards, the same command finishes the move, and every other command gives this advice.
 
-The bar is written under the move's own generation. On a folder shared by several machines, writing the bar and checking
-the generations are two steps. The move therefore checks again, and removes the bar if a driver was faster. A driver
-checks for a bar before and after its claim, so a driver that the second check missed is refused by the bar.
+The *bar* is the document ``meta.json`` that bars the old location. The move writes it under its own generation. In a
+folder, the write of the bar and the check of the generations are two steps. The move therefore checks the generations a
+second time, and removes the bar if a driver has claimed one meanwhile. A driver looks for the bar before and after it
+claims a generation, so it finds the bar if the second check came too early to find the claim.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ COMMANDS = "commands"
 _FOLDERS = ("generations", "epochs", "bases", "commits", "schemas", "documents", COMMANDS)
 _ROOTS = (NAME, "gen", *sorted(DOCUMENTS))
 
-#: In a folder, dead letters that may still change are hidden files next to the visible ones; on a store they are
+#: In a folder, dead letters that may still change are hidden files next to the visible ones. On a store they are
 #: documents.
 DEAD_LETTERS_FOLDER = "dead_letters"
 LOOKED_UP = "looked_up"
@@ -89,7 +91,10 @@ def document_names(location: StateLocation, folder: StateFolder) -> list[str]:
 
 
 def documents_of(location: StateLocation, folder: StateFolder) -> dict[str, bytes]:
-    """Return every document with its content: on a store as of one moment, in a folder read one after the other."""
+    """Return every document with its content.
+
+    On a store, all are of the same moment; in a folder, they are read one after the other.
+    """
 
     def act() -> dict[str, bytes]:
         documents = {name: folder.read(stored_name(location, name)) for name in document_names(location, folder)}
@@ -166,13 +171,15 @@ class CopyLocation:
     def documents(self) -> dict[str, bytes]:
         """Return all documents except ``meta.json``.
 
-        They are as of one moment if no process writes, or if the storage has snapshots.
+        They are of the same moment if no process writes, or if the storage has snapshots.
         """
         found = documents_of(self.location, self.folder)
         return {name: data for name, data in found.items() if name != NAME}
 
     def files(self, segments: Iterable[str] = ()) -> dict[str, tuple[object, ...] | None]:
-        """Return the existing files, including those of `segments`, each with a value that changes with its content."""
+        """Return the existing files, including the files of `segments`, each with a value that changes with the
+        file's content.
+        """
         names = [f"{_KNOWN}/{name}" for name in files.files_below(self.path(_KNOWN))]
         names += [
             f"{DEAD_LETTERS_FOLDER}/{name}"
@@ -215,7 +222,7 @@ class Copied:
 class Copy:
     """One copy of a state; see the module's docstring.
 
-    With `segments`, the segments are copied, too, unless both locations share a work folder.
+    If `segments` is True, segments are copied, too, unless both locations share a work folder.
     """
 
     def __init__(self, source: CopyLocation, target: CopyLocation, *, segments: bool) -> None:
@@ -261,8 +268,7 @@ class Copy:
         if not target.location.on_store:
             self._held.enter_context(_lock(target.location))
         if there.copy != mark.copy:
-            # The mark is that of a copy that did not end, or of one on another machine, which our lock does not
-            # exclude.
+            # The mark is that of an interrupted copy, or of a copy on another machine, which our lock does not exclude.
             target.folder.write(NAME, mark.encoded())
         self._mark = mark
         reach("after_marked")
@@ -270,7 +276,7 @@ class Copy:
     def copy_once(self) -> bool:
         """Read the documents and copy the files.
 
-        Returns True if nothing changed meanwhile, so that both are as of one moment.
+        Returns True if nothing changed meanwhile, so that documents and files are of the same moment.
         """
         self._require_mine()
         documents = self._source.documents()
@@ -311,8 +317,8 @@ class Copy:
     def follow_commands(self) -> None:
         """Copy the commands that were given since the documents were copied.
 
-        Called after the bar is written. A process that submits a command checks for the bar after it wrote the file. So
-        each command is copied, or its process knows that it may be missing.
+        Called after the bar is written. A process that submits a command checks for the bar after it wrote the
+        command's file. Therefore each command is copied, or the process that submitted it gets an error.
         """
         source, target = self._source.folder, self._target.folder
         for file in source.list(COMMANDS):
@@ -322,7 +328,10 @@ class Copy:
                 target.create_once(name, data)
 
     def _require_mine(self) -> None:
-        """Raise `StateError` if another copy has the new location. A move repeated after its bar has no mark."""
+        """Raise `StateError` if another copy has the new location.
+
+        A move that is repeated after the old location was barred has no mark.
+        """
         if self._mark is None:
             return
         there = read_identity(self._target.folder)
@@ -405,14 +414,17 @@ def identity_there(side: CopyLocation) -> StateIdentity:
     return identity
 
 
-#: The longest time to find a moment without changes. Each pass copies only new files, so passes become shorter; a pass
-#: between two steps of the run is enough, and takes milliseconds.
+#: The longest time to find a moment without changes. Each pass copies only new files, so passes become shorter. In the
+#: end a pass takes milliseconds, and fits between two steps of the run.
 STILL_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A copy in `location`. `epoch` is the newest one that is known to be in the sink, committed at `committed_ms`."""
+    """A copy in `location`.
+
+    `epoch` is the newest epoch that is known to be in the sink, committed at `committed_ms`.
+    """
 
     location: str
     pipeline: str
@@ -443,7 +455,7 @@ def back_up(source: StateLocation, target: StateLocation) -> Backup:
 
 
 def _copied(source: StateLocation, copy: Copy) -> Copied:
-    """Carry `copy` out to its end; return its size."""
+    """Run `copy` to its end, and return the size of the copy."""
     copy.begin()
     until = time.monotonic() + STILL_WITHIN_S
     while not copy.copy_once():
@@ -503,7 +515,10 @@ def move(source: StateLocation, target: StateLocation) -> Moved:
 
 
 def _is_finished(old: CopyLocation, new: CopyLocation, identity: StateIdentity) -> bool:
-    """Finish a barred move if its copy is still the newest, and return True; return False otherwise."""
+    """Finish an interrupted move whose old location is already barred, and return True.
+
+    Return False if the copy is not the newest any more.
+    """
     there = read_identity(new.folder)
     if there is None or there.checkpoint != identity.checkpoint:
         raise StateError(
@@ -525,7 +540,7 @@ def _is_finished(old: CopyLocation, new: CopyLocation, identity: StateIdentity) 
 def _bar(store: CheckpointStore, term: DriverGeneration, old: CopyLocation, target: StateLocation) -> None:
     """Bar the old location.
 
-    Raises `FencedError` if a driver took over meanwhile; then the state stays in use there.
+    Raises `FencedError` if a driver took over meanwhile. The state then stays in use at the old location.
     """
     identity = identity_there(old)
     barred = replace(identity, moved_to=str(target), at_ms=time.time_ns() // 1_000_000)

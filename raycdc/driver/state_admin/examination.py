@@ -8,8 +8,8 @@ Each document is read separately, so that a damaged one does not hide others. Th
 | `COSTS` | goes on, and reads rows again |
 | `UNUSED` | does not read it |
 
-Nothing is changed, and no lease is taken: a run may go on meanwhile. Because it deletes what it no longer needs, a
-finding in the state of a running pipeline is checked again and counts only if it is found each time.
+Nothing is changed, and no lease is taken, so a run may go on meanwhile. A run deletes files that it no longer needs.
+Therefore a finding in the state of a running pipeline counts only if several passes find it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 #: If a run is going on, a finding must appear in this many passes to count.
 ATTEMPTS = 3
 
-#: Any other remedy is a new start: see `raycdc.state.recovery`.
+#: For all other findings the remedy is a new start; see `raycdc.state.recovery`.
 _RESTORE = (
     "Put a copy of the whole state in its place, one that is as new as the targets (raycdc state backup makes them); "
     'or begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot.'
@@ -101,7 +101,8 @@ class Finding:
 class EpochInventory:
     """The epochs of a state.
 
-    `waiting` ones are sealed, but not known to be in the sink; `segments` is the number of their segments.
+    `waiting` is the number of epochs that are sealed, but not known to be in the sink. `segments` is the number of
+    segments of these epochs.
     """
 
     sealed: list[int] = field(default_factory=list)

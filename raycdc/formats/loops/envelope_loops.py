@@ -489,7 +489,7 @@ def _tombstone(tape: Any, repeats: Any, names: Any, messages: Any, message: Any)
     return True
 
 
-# This function is long because each helper would cost compile time.
+# long: it stays one function because each helper would cost compile time
 @njit
 def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first: Any) -> Any:
     """Scan the messages from number `first` on. Returns (reason of the stop, message at which it stopped)."""

@@ -2,9 +2,9 @@
 
 `raycdc.observe.status.progress` reports them, and ``raycdc run`` shows them.
 
-`events` has the values, `figures` has `RunProgress` and its parts, `listeners` passes each event to its listeners, and
-`as_json` has their form for ``run --json``, whose keys are a promise to programs. Each line also has `ts` and
-`pipeline` (``raycdc docs control``):
+`run_events` has the values, `listeners` passes each event to the listeners, and `as_json` converts events to lines of
+``run --json``, whose keys must not change, because programs read them. Each line also has `ts` and `pipeline` (``raycdc
+docs control``):
 
 | event | when | fields |
 |---|---|---|

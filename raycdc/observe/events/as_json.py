@@ -1,6 +1,6 @@
 """Converts events to JSON objects for programs: lines of ``run --json``, server-sent events, lines of a log file.
 
-The keys are a promise: the package's docstring lists them, and `raycdc.observe.events.lines` describes them as a
+Programs rely on the keys. The package's docstring lists them, and `raycdc.observe.events.lines` describes them as a
 schema.
 """
 
@@ -43,7 +43,7 @@ from raycdc.observe.events.run_events import (
 if TYPE_CHECKING:
     from raycdc.core.typed_codec import Json
 
-#: The first names of lags, which lacked their units. They are removed in the next release.
+#: The old names of lags, without units. They are removed in the next release.
 _OLD_LAGS = {
     "currentFetchEventTimeLag": "current_fetch_event_time_lag_ms",
     "currentEmitEventTimeLag": "current_emit_event_time_lag_ms",

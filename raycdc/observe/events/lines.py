@@ -1,4 +1,4 @@
-"""The lines of ``raycdc run --json`` as types; their JSON Schema is made from these (``raycdc docs lines``).
+"""The lines of ``raycdc run --json`` as types, from which their JSON Schema is made (``raycdc docs lines``).
 
 `LINES_VERSION` is in every line. It increases when a key changes its meaning or is removed, but not for new keys and
 new events: programs ignore unknown keys, and the printed schema allows additional ones.

@@ -1,7 +1,8 @@
-"""The listeners of one run: each gets every event, one at a time, and an error in one does not affect the others.
+"""The listeners of one run.
 
-An error in a listener is a bug of raycdc or of a user's listener. It is reported once, by a warning with the listener's
-name that all listeners get, and on standard error, because the failed listener may be the one that shows warnings. The
+Each listener gets every event, one at a time, and an error in one does not affect the others. An error in a listener is
+a bug of raycdc or of a user's listener. It is reported once, in two ways: by a warning with the listener's name, which
+all listeners get, and on standard error, because the failed listener may be the one that shows warnings. The failed
 listener still gets the next event.
 """
 
@@ -50,7 +51,7 @@ class Listeners:
                         pending.extend(self._reported(name, listener, error))
 
     def guard(self, name: str, call: Callable[[], object]) -> None:
-        """Make a call for the named listener; its error is reported like an error of the listener."""
+        """Call a function for the named listener. Its error is reported like an error of the listener."""
         try:
             call()
         except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on

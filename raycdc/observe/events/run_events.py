@@ -39,7 +39,7 @@ class TableFigures:
     bad_rows: int | None = None
     source_counts: Mapping[str, int] = field(default_factory=dict)
     parked: Parked | None = None
-    #: The parking after which the table was last resnapshotted in this run.
+    #: The parking that preceded the table's last resnapshot in this run.
     begun: Parked | None = None
     #: The rows and bytes of the snapshot's finished chunks, in all runs; None for a table without a snapshot.
     amount: SnapshotAmount | None = None
@@ -92,9 +92,9 @@ class PartitionLags:
 class ReaderFigures:
     """One reader: its splits, and the seconds that it spent in each stage.
 
-    `sealing` is the progress of a long cut, in files and bytes on disk; `paused` are partitions that wait for slower
-    ones. Both are None if the reader does not report them. `node` is the name of its spool: ``state`` on the driver's
-    node, host name and a number on any other.
+    `sealing` is the progress of sealing an epoch that takes long, in files and bytes on disk. `paused` are partitions
+    that wait for slower partitions. Both are None if the reader does not report them. `node` is the name of its spool:
+    ``state`` on the driver's node, host name and a number on any other.
     """
 
     subtask: int
@@ -112,7 +112,7 @@ class RunProgress:
 
     `bottleneck` is the limiting stage, if it is known: ``rate_limit`` is the rate limit of the source.
 
-    `job` is the status of the source side from which this value was made; it is not written to lines.
+    `job` is the status of the source side from which this value was made. Lines do not contain it.
     """
 
     tables: tuple[TableFigures, ...]
@@ -174,9 +174,9 @@ class TookOver:
 class EnginesAtWork:
     """The engines that read and write at present.
 
-    Ray and Spark are started `due_s` seconds after the run began, if it still runs, and take over; None if they have
-    taken over, or never will. Spark writes epochs of at least `from_bytes`, and the driver's process writes smaller
-    ones.
+    Ray and Spark start `due_s` seconds after the run began, if it still runs, and then take over. `due_s` is None if
+    they have taken over, or never will. Spark writes epochs of at least `from_bytes`, and the driver's process writes
+    smaller ones.
     """
 
     read_by: EngineName = EngineName.DRIVER
@@ -209,7 +209,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class EnginesPromoted:
-    """A run that began in the driver's process now reads through Ray, since `after_s` seconds after it began to read.
+    """A run that began in the driver's process reads through Ray from now on, `after_s` seconds after it began to read.
 
     The event `Started` names the actors.
     """
@@ -224,7 +224,7 @@ class EnginesPromoted:
 class Scaling:
     """The wanted number of `readers`, with the reason.
 
-    `waiting` of them have no node yet; `nodes` has the nodes of the other readers.
+    `waiting` is the number of readers without a node. `nodes` has the nodes of the rest.
     """
 
     readers: int
@@ -347,7 +347,7 @@ class SchemaChanged:
 class Recovered:
     """Sink and record agree again, and reading continues after `epoch`.
 
-    `after` says how the previous run ended or what this run lost; `why` describes it.
+    `after` names the end of the previous run, or the loss in this run. `why` describes it.
     """
 
     after: After

@@ -1,7 +1,7 @@
-"""Chooses the events of a run that are reported, and their texts. Pure: input are events and times, output messages.
+"""Chooses the events of a run that are reported, and makes their messages. Pure: the input is events and times.
 
 An id identifies the event, not the message. Facts in the state (a parked table, rows left out) are reported at each
-start, under the same id as before, so that neither a receiver nor `outbox.Sent` takes them for a new event.
+start, under the same id as before, so that neither a receiver nor `outbox.Sent` takes such a report for a new event.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from raycdc.source.tables.table_life import ParkedPhase
 #: The shortest time between two reports of left-out rows of one table, in seconds.
 LEFT_OUT_EVERY_S = 600.0
 #: The log retention is at risk if the source deletes unread parts of its log in less than this time, as in the alert
-#: RaycdcLogAtRisk. The risk is over when the time is a quarter longer.
+#: RaycdcLogAtRisk. The risk has ended when the time is a quarter longer than this.
 RETENTION_S = 6 * 3600
 _ENOUGH = 1.25
-#: The run's lines report stalls. A message reports only the end of a stall that was longer than this.
+#: Lines of the run report every stall. A notification reports only the end of a stall that was longer than this.
 STOOD_S = 300.0
 
 
@@ -83,7 +83,10 @@ class EventFilter:
         return [*self._heard(event, status, now_s, at_ms)]
 
     def retention(self, headroom_s: float | None, *, at_ms: int) -> list[Message]:
-        """Return the messages for the retention of the unread log, in seconds; None if it is unknown."""
+        """Return the messages about the log retention.
+
+        `kept_s` is the time for which the unread log is kept; None if it is unknown.
+        """
         if headroom_s is None:
             return []
         if headroom_s < RETENTION_S and not self._at_risk:

@@ -1,4 +1,4 @@
-"""A message about a run, and its body as types; the JSON Schema is made from these (``raycdc docs webhook``).
+"""A message about a run, and its body as types, from which the JSON Schema is made (``raycdc docs webhook``).
 
 `BODY_VERSION` is in every body. It increases when a key changes its meaning or is removed, but not for new keys and new
 types. The envelope (`type`, `timestamp`, `data`) is that of Standard Webhooks 1.0.0.

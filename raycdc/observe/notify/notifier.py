@@ -21,11 +21,12 @@ from raycdc.observe.notify.receivers import CommandReceiver, Webhook
 from raycdc.observe.status import StatusKeeper
 from raycdc.state.location import state_of
 
-#: Seconds between two queries of the source's log retention, if a receiver wants it. In the first minute they are more
-#: frequent until there is an answer, because there is no position before the first epoch.
+#: Seconds between two queries of the source's log retention, if a receiver wants it. In the first minute, queries are
+#: more frequent until one has an answer: before the first epoch there is no position, and so no answer.
 RETENTION_EVERY_S = 60.0
 FIRST_RETENTION_EVERY_S = 5.0
-#: Seconds to deliver messages when Ray is lost: about then Ray ends the process itself, with another exit code.
+#: Seconds to deliver messages when Ray is lost. After about this time Ray ends the process itself, with a different
+#: exit code.
 AT_ONCE_S = 1.0
 
 

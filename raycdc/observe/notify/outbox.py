@@ -1,8 +1,8 @@
-"""The messages of one receiver: in order, each retried after pauses, with a limited number.
+"""A queue of messages for one receiver: sent in order, retried after pauses, and limited in number.
 
-Its own thread sends them, so a receiver that hangs does not delay the others. Delivered ids are remembered in a file
-next to the state, so that a later run does not send the same event again; if the file is lost, the event is sent again
-with the same id.
+Each receiver has its own sending thread, so a receiver that hangs does not delay the others. Delivered ids are
+remembered in a file next to the state, so that a later run does not send the same event again; if the file is lost, the
+event is sent again with the same id.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from raycdc.errors import StateError
 from raycdc.observe.notify.messages import Message
 from raycdc.state.files.folder import LocalFolder
 
-#: The maximum number of waiting messages for one receiver. A message has a few hundred bytes, and a run sends few. So
-#: many waiting messages mean that the receiver is unavailable for long; the first ones matter most, so newer ones are
+#: The maximum number of waiting messages for one receiver. A message has a few hundred bytes, and a run sends few. If
+#: so many messages wait, the receiver has been unavailable for long. The oldest messages matter most, so newer ones are
 #: dropped.
 WAITING_MAX = 1000
 #: The number of ids that are remembered per receiver.
@@ -38,7 +38,7 @@ FILE_NAME = "notified.json"
 class NotSentError(Exception):
     """Raised if a receiver did not accept a message. The text is the reason, without secrets.
 
-    If `again` is False, another attempt is useless. `after_s` is the pause that the receiver asked for, in seconds.
+    If `again` is False, a further attempt is useless. `after_s` is the pause that the receiver asked for, in seconds.
     """
 
     def __init__(self, text: str, *, again: bool = True, after_s: float = 0.0) -> None:
@@ -87,8 +87,8 @@ class OfOptions:
 class Sent:
     """The ids of messages that receivers have accepted. Thread-safe.
 
-    They are in a file, which is read at the first use: while a driver waits for the state of another one, that driver
-    may still send messages.
+    They are in a file, which is read at the first use. It is not read earlier, because while a driver waits for the
+    state, the present driver may still send messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,7 +130,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
-    """How long a message is retried, and how long the end of a run waits for unsent messages, in seconds."""
+    """The seconds for which a message is retried, and for which the end of a run waits for unsent messages."""
 
     retry_s: float
     end_s: float
@@ -254,7 +254,7 @@ class NotificationOutbox:
     def _pause(self, seconds: float, message: Message) -> bool:
         """Wait before the next attempt. Return False if the message was removed from the queue meanwhile.
 
-        The end of the run ends the pause; from then on there is an attempt each second.
+        The end of the run ends the pause. Afterwards there is an attempt each second.
         """
         with self._changed:
             closing = self._closing

@@ -35,8 +35,8 @@ _LATER = (408, 425, 429)
 #: Client errors that may disappear after the secrets were read again: the address or the signature may have been
 #: changed.
 _REFUSED = (401, 403)
-#: After these seconds a message is dropped, if all attempts were refused: with unchanged secrets, and with secrets that
-#: changed each time. Later messages are then tried once, until the receiver accepts one.
+#: The seconds after which a message is dropped if the receiver refused all attempts: if the secrets did not change, and
+#: if they changed each time. Each later message is then tried only once, until the receiver accepts one.
 SAME_FOR_S, REFUSED_FOR_S = 60.0, 300.0
 #: Seconds between two checks of a connection against its deadline.
 _POLL_S = 0.5
@@ -50,9 +50,10 @@ def signature(key: bytes, message_id: str, at_s: int, body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Refusals in a row.
+    """A series of refusals.
 
-    The receiver has refused messages since `first_s`, and with the present secrets `texts` since `since_s`.
+    The receiver has refused all messages since `first_s`. It has refused them with the present secrets `texts` since
+    `since_s`.
     """
 
     first_s: float

@@ -35,7 +35,8 @@ def status_at_rest(
 ) -> Status:
     """Return the status as of the state.
 
-    `said` names the origin of the status for people. With `runs`, a run exists but cannot be asked.
+    `said` names the origin of the status for people. If `runs` is True, a run exists, but its control API does not
+    answer.
     """
     manifest, record = store.last_manifest(), store.last_commit()
     state = stream_of(manifest)
@@ -76,7 +77,9 @@ def status_at_rest(
 
 
 def _last_end(store: CheckpointStore) -> EndReport | None:
-    """Return the end of the last run; None if there was none, or it was a command or an older version of raycdc."""
+    """Return the end of the last run; None if there was no run, or if the last driver was a command or an older
+    version of raycdc.
+    """
     _, holder = store.generations.newest_holder()
     if holder is None:
         return None

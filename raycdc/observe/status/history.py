@@ -1,4 +1,4 @@
-"""The recent history of a run for charts: samples, its newest epochs, and schema changes.
+"""The recent history of a run, for charts: samples of its figures, its newest epochs, and schema changes.
 
 Samples are taken every second, every ten seconds and every two minutes, each kept for a limited time, so a day costs
 less than a megabyte. The history is made from the events of a run, which come a few times a second at most; no work is
@@ -24,7 +24,7 @@ STEPS = ((1, 300), (10, 360), (120, 720))
 #: The maximum number of remembered epochs, of largest tables per epoch, and of schema changes.
 EPOCHS_MAX = 300
 CHANGES_MAX = 200
-#: The longest time between two epochs in which the rate of committed rows is not yet 0.
+#: The time without an epoch after which the rate of committed rows is 0.
 PATIENT_S = 5.0
 TABLES_OF_EPOCH_MAX = 3
 
@@ -135,7 +135,7 @@ class _CommitRate:
 
 
 def _summed_up(samples: list[_Sample]) -> _Sample:
-    """Return one sample for several: the means of their rates, and their longest lag."""
+    """Return one sample that summarises several: the mean of each rate, and the longest lag."""
     lags = [each.lag_ms for each in samples if each.lag_ms is not None]
     return _Sample(
         samples[0].at_ms,
@@ -167,7 +167,7 @@ class History:
         return f"History({self._epochs_count} epochs)"
 
     def listen(self, event: RunEvent) -> None:
-        """Add an event of the run; the keeper of the run's status gets the event before."""
+        """Add an event of the run. The keeper of the run's status must get the event first."""
         now = self._keeper.now()
         now_s = now.s
         if isinstance(event, Committed):

@@ -53,7 +53,7 @@ class StatusKeeper:
     def ended(self, error: BaseException | None = None) -> None:
         """Note an end of the run without an event.
 
-        The run ended by `error`, which its caller gets, or, if that is None, because the caller closed the run.
+        The run ended with `error`, which its caller gets. If `error` is None, the caller closed the run.
         """
         self._status = self._status.after_end(error, self.now())
 

@@ -39,7 +39,7 @@ class ParkedReport:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
-    """The progress of a table's snapshot. Estimates come from the source, when the table was found."""
+    """The progress of a table's snapshot. The source made the estimates when the table was found."""
 
     chunks_done: int
     chunks_total: Annotated[int | None, Field(description="Chunks that are known so far; more may come.")]
@@ -66,7 +66,9 @@ class BackfillReport:
 
 @dataclass(frozen=True, slots=True)
 class ResumingReport:
-    """The problem that delays resumed tables: the second reader of the log failed, and is retried."""
+    """The problem that delays resumed tables: the catch-up stream, which reads the log for them, failed and is
+    retried.
+    """
 
     tries: Annotated[int, Field(description="Attempts since the last rows came.")]
     error: str
@@ -229,10 +231,10 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The tables to include in a status, in the order of their names: all, or those of a name or phase.
+    """The tables to include in a status: all tables, or those with a name or in a phase.
 
-    At most `limit` tables after the name `after`. Tables in the phase `first` come before all others, and then the
-    answer does not say which tables follow.
+    They are in the order of their names, at most `limit` of them, and begin after the name `after`. If `first` is set,
+    tables in this phase come before all others; the answer then has no name from which the next request could continue.
     """
 
     table: str = ""

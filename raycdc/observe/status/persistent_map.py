@@ -1,8 +1,8 @@
-"""An immutable mapping that shares the unchanged part with its changed versions: a persistent map of two levels.
+"""An immutable mapping, whose changed versions share the unchanged parts with it: a persistent map of two levels.
 
-A status of 100,000 tables is replaced twice a second, and readers keep old ones. `PersistentMap.with_changes` copies
-the references to its buckets and each bucket that has a changed key, so a change of a few keys takes microseconds for
-any number of keys. The order of iteration is undefined.
+A status of 100,000 tables is replaced twice a second, and users of a status may keep old ones.
+`PersistentMap.with_changes` copies the references to its buckets and each bucket that has a changed key, so a change of
+a few keys takes microseconds for any number of keys. The order of iteration is undefined.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class ProgressListeners:
     on_parked: list[Callable[[Mapping[str, ParkedTarget]], None]] = field(default_factory=list)
     #: Called with the error that ends the process immediately, before it ends.
     on_exit: list[Callable[[RaycdcError], None]] = field(default_factory=list)
-    #: Called when the driver's work progresses, also if there is no source side.
+    #: Called when the driver's work progresses, even if there is no source side.
     on_moved: list[Callable[[], None]] = field(default_factory=list)
 
     def asking(self, *, asking: bool) -> None:
@@ -120,7 +120,7 @@ class TablesOfRun:
         #: The counts of earlier coordinators.
         self._before: dict[TableId, int] = {}
         self._generation = 0
-        #: Tables with a reported rate. The rate of an idle table must be reported once more, because it falls to 0.
+        #: Tables whose last reported rate is not 0. If such a table becomes idle, its rate of 0 must be reported.
         self._moving: set[TableId] = set()
         self._counts: Mapping[str, Mapping[str, int]] = {}
         self._bad_rows: Mapping[str, int] = {}
@@ -159,7 +159,7 @@ class TablesOfRun:
     def _of_generation(self, generation: int) -> None:
         """Note the generation of the coordinator.
 
-        Each coordinator counts rows from zero; one is new that carries out a command about a table.
+        Each coordinator counts rows from zero. A command about a table makes a new coordinator.
         """
         if generation != self._generation:
             self._generation = generation
@@ -370,15 +370,17 @@ class ProgressReporter:
         parked_now = {table: now.progress.parked for table, now in tables.items() if now.progress.parked is not None}
         for name, parked in sorted((str(table), parked) for table, parked in parked_now.items()):
             if parked.again:
-                continue  # The resnapshot or the refusal is reported later; until the table was probed it is unknown.
-            # A name without a table that was never reported is not reported.
+                continue  # Until the table is probed, the reaction is unknown. It is reported later.
+            # A name without a table is not reported unless it was reported before.
             unheard = is_nothing(parked) and name not in self._parked
             if self._parked.get(name) != parked.incarnation and not unheard:
                 self._parked[name] = parked.incarnation
                 self.notify(TableParked(name, parked))
 
     def _report_problems(self, problems: Mapping[str, str]) -> None:
-        """Report the problems of the source: a warning for each new one, also if it had disappeared before."""
+        """Report the problems of the source: a warning for each new one, and for each one that had disappeared and
+        is back.
+        """
         for subject, text in sorted(problems.items()):
             if self._problems.get(subject) != text:
                 self.warning(f"{subject}: {text}")

@@ -8,12 +8,12 @@
 | `hand_off` | a finished chunk waits for the log to pass it |
 | `bridge` | a reader writes segments |
 | `spark` | the driver stages an epoch: the sink's tasks write its rows |
-| `commit` | the driver records an epoch in the sink
+| `commit` | the driver records an epoch in the sink |
 
-|A share is the fraction of the time in which a stage is busy, over all readers. A pipeline that keeps up with its
+A share is the fraction of the time in which a stage is busy, over all readers. A pipeline that keeps up with its
 source waits for changes, and has no bottleneck.
 
-`Speed` computes the growth rate of a count, from three remembered numbers.
+`Speed` computes the growth rate of a count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pydantic import Field
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 
 WINDOW_S = 60.0
-#: The length of one bucket: figures within it are added up.
+#: The length of the period whose figures one bucket adds up.
 BUCKET_S = 5.0
 
 #: The explanation of each stage as the bottleneck, with a remedy.
@@ -46,7 +46,7 @@ WHY = {
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The stage that the run waits for most."""
+    """The stage for which the run waits most."""
 
     stage: Annotated[str, Field(description="source, rate_limit, decode, hand_off, bridge, spark or commit")]
     share: Annotated[float, Field(description="The fraction of the time that the stage takes, 0 to 1.")]
@@ -73,7 +73,7 @@ _Reader = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """How busy each stage was in the last minute. Immutable; the last bucket is the present one."""
+    """The busy seconds of each stage in the last minute. Immutable; the last bucket is the present one."""
 
     _buckets: tuple[_Bucket, ...] = (_Bucket(),)
     _before: Mapping[_Reader, ReaderStatus] = field(default_factory=dict)
@@ -131,14 +131,17 @@ def stage_seconds(before: Mapping[str, float], now: Mapping[str, float]) -> dict
 
 #: The time constant of the average: figures older than this hardly count.
 MEMORY_S = 10.0
-#: Growth is measured over at least this time, because rows are counted in epochs and do not grow between them.
+#: Growth is measured over at least this time, because counts of rows grow only at the end of an epoch.
 STEP_S = 1.0
 FADES_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The growth rate of a count, as an average of the last seconds. A count that became smaller has restarted."""
+    """The growth rate of a count, as an average of the last seconds.
+
+    If the count becomes smaller, it has started again from 0.
+    """
 
     at_s: float
     count: float

@@ -1,7 +1,7 @@
 """The status of a run as one frozen value, and its change by each event of the run.
 
-Pure: no clock, no thread. An event makes a new value that shares its unchanged parts with the previous one, so readers
-may keep a status. The cost of an event grows with its own size, and not with the number of tables
+Pure: no clock, no thread. An event makes a new value that shares its unchanged parts with the previous one, so users
+may keep old values. The cost of an event grows with its own size, and not with the number of tables
 (`raycdc.observe.status.persistent_map`). Only a new or removed table costs a copy of the sorted names. Memory is one
 small record per table, and the last warnings and errors.
 """
@@ -246,7 +246,7 @@ class Notices:
     def warned(self, text: str, at_ms: int, *, parked: str = "") -> Notices:
         """Return the notices with one more warning.
 
-        If it is about the table `parked`, it is removed when that is followed again.
+        If it is about the parked table `parked`, it is removed when that table is followed again.
         """
         warnings = (*self._warnings, (parked, RunMessage(at_ms, text)))[-NOTES_MAX:]
         return replace(self, _warnings=warnings, warnings_count=self.warnings_count + 1)
@@ -311,9 +311,9 @@ class RunStatus:
         return self.end in ("caught up", "stopped", "closed")
 
     def behind_ms(self, now_s: float) -> int | None:
-        """Return now minus the time up to which the source's changes are in the sink.
+        """Return the lag in milliseconds: now minus the time up to which the source's changes are in the sink.
 
-        In milliseconds; None if unknown.
+        None if unknown.
         """
         behind_ms, at = self.progress.behind_ms, self.progress_at
         return None if behind_ms is None or at is None else round(behind_ms + (now_s - at.s) * 1000)

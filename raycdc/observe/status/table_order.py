@@ -1,7 +1,7 @@
 """Sorts and filters the tables of a run for the web UI, with up to a hundred thousand tables.
 
-Sorting examines every table, so its result is remembered, and computed less often if it takes longer. Sorting takes at
-most the fraction `FRACTION_MAX` of the time of one core.
+Sorting examines every table, so its result is remembered. The longer sorting takes, the less often it is repeated: it
+uses at most the fraction `FRACTION_MAX` of the time of one core.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class Sorting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableQuery:
-    """One page of the tables that match, and one `table` in detail.
+    """A query for one page of the matching tables, and for one `table` in detail.
 
-    Tables match if their names contain `contains`, ignoring case, and they are in `phase`; an empty text matches all.
+    A table matches if its name contains `contains`, regardless of case, and if it is in `phase`. An empty text matches
+    all tables.
     """
 
     contains: str = ""

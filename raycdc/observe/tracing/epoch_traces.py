@@ -1,21 +1,22 @@
 """Makes a trace of each epoch from the reports of a run.
 
-| span | from … to | attributes beside `raycdc.epoch` |
+| span | from … to | attributes, in addition to `raycdc.epoch` |
 |---|---|---|
-| `epoch` | the first … the last of what follows | `raycdc.pipeline`, `raycdc.generation`, `raycdc.tables`, \
-`raycdc.table_rows` (in the same order), `raycdc.rows`, `raycdc.bytes`, `raycdc.watermark_lag_ms`, `raycdc.final`, \
-`raycdc.committed`, `raycdc.read_by`, `raycdc.written_by`, `raycdc.rows_written_by` (in the same order) |
+| `epoch` | the begin of the first span below … the end of the last | `raycdc.pipeline`, `raycdc.generation`, \
+`raycdc.tables`, `raycdc.table_rows` (in the same order), `raycdc.rows`, `raycdc.bytes`, `raycdc.watermark_lag_ms`, \
+`raycdc.final`, `raycdc.committed`, `raycdc.read_by`, `raycdc.written_by`, `raycdc.rows_written_by` (in the same \
+order) |
 | … `seal` | the request to the readers … the durable manifest | |
 | … … `reader` | the request … this reader's report | `raycdc.reader` |
 | … `schema` | a target follows changes of its columns | `raycdc.target` |
 | … `stage` | rows are written where readers of the target do not see them | `raycdc.target` of a single one, \
 `raycdc.targets`, `raycdc.rows`, `raycdc.bytes` |
-| … `commit` | they become visible in one target | `raycdc.target`, `raycdc.rows`, `raycdc.bytes` |
+| … `commit` | the rows become visible in one target | `raycdc.target`, `raycdc.rows`, `raycdc.bytes` |
 | … `record` | the commit record is written to the state | `raycdc.targets` |
 
 The coordinator measures the seal, and the driver all other spans. If an earlier run or coordinator sealed the epoch,
-its trace has no `seal`. An epoch that was not committed has the error of its last failed part, or that of the
-run. An epoch that parked a table has an error, too.
+its trace has no `seal`. An epoch that was not committed has the error of its last failed part, or the error of the run.
+An epoch that parked a table has an error, too.
 
 A trace is a tree of spans, each with its times, attributes and error, independent of any format. There are few names of
 spans, so that a collector can group by them; numbers and names of tables are attributes.
@@ -62,15 +63,15 @@ class Span:
     children: tuple[Span, ...] = ()
 
 
-#: The maximum number of parts in a trace. Of an epoch with thousands of targets, the failed parts and the longest ones
+#: The maximum number of parts in a trace. If an epoch has more (thousands of targets), the failed and the longest parts
 #: are kept.
 PARTS_MAX = 500
 #: The maximum number of table names in an attribute.
 TABLES_MAX = 100
 #: The maximum number of epochs that wait for a status of the source side, which comes twice a second.
 WAITING_MAX = 1000
-#: The phase of a parked table, the name of the span event about it, and the error of a committed epoch without a table
-#: if none of its parts failed.
+#: The phase of a parked table. It is also the name of the span event about the parking, and the error of a committed
+#: epoch that parked a table although no part failed.
 PARKED = "parked"
 
 
@@ -98,7 +99,7 @@ class EpochTraces:
     """Makes the traces of a run; `put` gets each trace after the first status with the time of its sealing.
 
     `parked` are the source tables that are parked when the run begins; `keeps` decides whether a successful epoch is
-    reported. For any thread; never raises or waits.
+    reported. Any thread may call the methods, which never raise an error or wait.
     """
 
     def __init__(
@@ -134,8 +135,8 @@ class EpochTraces:
             self._of(ended.part.epoch).add(ended)
 
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
-        """Add the parking of targets to the trace of the refused epoch, or to the next trace if that one was sent
-        already.
+        """Add the parking of targets to the trace of the refused epoch; to the next trace if the epoch's trace was
+        sent already.
         """
         with self._lock:
             for target, entry in sorted(entries.items()):

@@ -1,8 +1,8 @@
 """Sends traces to a collector over OTLP/HTTP, with OpenTelemetry's SDK. No other module imports the SDK.
 
 The SDK's batch processor queues the spans and sends them in the background, and its exporter retries temporary
-failures, for `traces.timeout` in all. Spans of a request that failed finally are dropped. The run warns once about
-that, and once more when the collector accepts spans again.
+failures, for at most `traces.timeout`. If all retries of a request fail, its spans are dropped. The run warns once
+about that, and reports when the collector accepts spans again.
 
 Sources: OpenTelemetry specification, "Trace SDK" (explicit times and parents, "Batching processor") and "OTLP" 1.x
 ("OTLP/HTTP": which answers are tried again).
@@ -44,7 +44,7 @@ from raycdc.observe.tracing.epoch_traces import Span
 SPANS_MAX = 20_000
 #: The maximum number of spans in one request.
 BATCH_MAX = 1000
-#: The longest time that a span waits for others before it is sent.
+#: The longest time for which a span waits, so that several spans are sent together.
 DELAY_MS = 1000
 #: The name of the sending thread.
 THREAD = "raycdc traces"
@@ -84,7 +84,7 @@ class OtlpTraces:
         return f"OtlpTraces({self._location!r}, {self._spans} spans)"
 
     def put(self, trace: Span) -> None:
-        """Queue a trace. Nothing is sent if ``OTEL_SDK_DISABLED`` is set."""
+        """Queue a trace. If ``OTEL_SDK_DISABLED`` is set, no trace is sent."""
         if not self._ended:
             # A span of other code must not be the parent of these spans.
             self._add(trace, Context())
@@ -178,15 +178,15 @@ class _Exporter(SpanExporter):
         return self._accounted
 
     def _sent(self, spans: Sequence[ReadableSpan]) -> str:
-        """Send the spans; return why they were not accepted, or an empty text."""
+        """Send the spans; return the reason why they were not accepted, or an empty text."""
         self._wire.forget()
         if why := self._headers.read():
             return why
         # Some versions of the exporter raise this error instead of handling it.
         with suppress(RequestException):
             self._otlp.export(spans)
-        # The exporter's own result is not used: it takes a redirection for success, and an answer whose body was lost
-        # for a failure.
+        # The exporter's own result is not used: the exporter treats a redirection as success, and an answer whose body
+        # was lost as a failure.
         return "" if self._wire.taken else self._wire.refusal()
 
 
@@ -220,8 +220,8 @@ class _Headers(AuthBase):
 class _Session(Session):
     """A session without headers from the environment and without redirections.
 
-    The configured headers are for this collector only, and the exporter's own headers of the environment are not even
-    checked.
+    The configured headers may hold secrets for this collector only. Headers from the environment are not validated by
+    the exporter.
     """
 
     def prepare_request(self, request: Request) -> PreparedRequest:

@@ -1,11 +1,11 @@
 """Reports of a run: phases of tables, finished snapshots, new tables, and recoveries.
 
-`PhaseReporter` reports each table that enters another phase, and snapshots that are in the sink. A table leaves its
-snapshot when its last chunk is in an epoch, and its rows are in the target when the sink holds that epoch: the report
-waits until then. If a driver dies in between, its next run reports it.
+`PhaseReporter` reports each table that enters another phase, and snapshots that are in the sink. A table ends its
+snapshot when its last chunk is in an epoch. Its rows are in the target when the sink holds this epoch, so the report
+waits until then. If the driver dies in between, the next run reports the snapshot.
 
-`NewTables` reports, once, each table that a running pipeline follows although its state did not have it: a table may be
-created, or renamed so that a pattern selects it.
+`NewTables` reports, once, each table that a running pipeline follows although its state did not have the table. Such a
+table was created, or renamed so that a pattern selects it.
 
 `Recoveries` reports each recovery of a run that began, or continued, after an unexpected end.
 
@@ -57,11 +57,12 @@ class PhaseReporter:
         self, phases: Mapping[str, str], notify: Callable[[PhaseEvent], None], refused: Collection[str] = ()
     ) -> None:
         self._phases = dict(phases)
-        #: Tables whose rows a target has refused. The target lacks some rows of their snapshot until they are
-        #: resnapshotted.
+        #: Tables whose rows a target has refused. The target lacks some rows of the snapshot of such a table until the
+        #: table is resnapshotted.
         self._refused = {table for table in refused if self._phases.get(table) != SNAPSHOT}
         self._notify = notify
-        #: Snapshots whose rows may not be in the sink yet: their rows, and the epoch whose commit proves that they are.
+        #: Snapshots whose rows may not be in the sink yet: the number of rows, and the epoch whose commit proves that
+        #: the sink has them.
         self._waiting: dict[str, tuple[int, int | None]] = {}
         self._done = 0
 
@@ -96,7 +97,7 @@ class PhaseReporter:
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
         """Note that targets have refused rows of these tables.
 
-        The statuses of the source side may show that later, or never.
+        The statuses of the source side may show the refusal later, or never.
         """
         for entry in entries.values():
             self._refused.update(entry.sources)
@@ -127,14 +128,17 @@ class PhaseReporter:
 def _is_idle(status: JobStatus) -> bool:
     """Return True if all rows that were read are in the sink.
 
-    A chunk without rows has no open bytes, but the epoch with the chunk creates the table's target, or parks the table.
+    A chunk without rows adds no unsealed bytes, but the epoch with this chunk creates the table's target, or parks the
+    table. It is therefore not idle either.
     """
     on_its_way = status.sealing is not None or status.sealed > status.committed or status.counts.chunks_out
     return not on_its_way and not any(reader.open_bytes for reader in status.readers)
 
 
 def _holding(status: JobStatus) -> int:
-    """Return the epoch that certainly has all rows read by now: the one after the sealed or sealing epoch."""
+    """Return an epoch that certainly has all rows read so far: the one after the epoch that was sealed last or is
+    being sealed.
+    """
     return (status.sealed if status.sealing is None else status.sealing.epoch) + 1
 
 
@@ -146,7 +150,7 @@ def refused_by_targets(record: CommitRecord | None) -> Collection[str]:
 def phases_at(store: CheckpointStore, committed: int) -> dict[str, str]:
     """Return the phase of each table at the epoch `committed`, the last recorded one.
 
-    Later seals were not reported yet.
+    Phases that changed in later epochs are not included, because they were not reported yet.
     """
     sealed = store.sealed_epochs()
     if not committed or not sealed:
@@ -158,7 +162,7 @@ def phases_at(store: CheckpointStore, committed: int) -> dict[str, str]:
 def _manifest(store: CheckpointStore, epoch: int) -> Manifest | None:
     """Return the manifest; None if it cannot be read.
 
-    Only messages depend on it here, and a start reports the problem.
+    Here only messages depend on the manifest; a start reports the damage.
     """
     try:
         return store.manifest(epoch)
@@ -169,8 +173,8 @@ def _manifest(store: CheckpointStore, epoch: int) -> Manifest | None:
 class NewTables:
     """Reports new tables. `known` are the tables of the state when the run began.
 
-    At a first start (None) the tables of the first status with any are known. A source whose tables come one after
-    another reports none.
+    At a first start (None), the tables of the first status that has any count as known. For a source that finds its
+    tables one after another, no table is reported.
     """
 
     def __init__(self, known: Iterable[str] | None, notify: Callable[[NewTable], None]) -> None:
@@ -205,7 +209,7 @@ _IN_ORDER = (int(ExitCode.DONE), int(ExitCode.INTERRUPTED))
 class Recoveries:
     """Reports recoveries. `began` and `went_on` are called when sink and record agree again.
 
-    The report waits for the reading processes, because the first line of a run names them. `before` is the previous
+    The report waits until processes read, because the first line of a run must name them. `before` is the previous
     driver, from the run's `Leadership`.
     """
 
@@ -311,7 +315,7 @@ def _recovered(after: After, why: str, recovery: Recovery) -> Recovered:
 def _cause(before: Holder | TookOver | None) -> tuple[After, str] | None:
     """Return the reason for a recovery with its text.
 
-    None if the previous run ended in an orderly way, or this is unknown.
+    None if the previous run ended in an orderly way, or if its end is unknown.
     """
     match before:
         case None:

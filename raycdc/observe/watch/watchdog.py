@@ -1,12 +1,11 @@
 """Reports stalled stages of a run: the stage, the table and split, the reader, and the duration.
 
 A poll each second examines existing figures: the driver's activities (`raycdc.core.activity`), those that readers and
-the coordinator reported in their heartbeats, chunks that wait for the log, and a running seal. A stage that has not
-moved for ``pipeline.watchdog`` is reported, again when the time has doubled, and once more when it moves. The watchdog
-only reports: retry limits and timeouts end a run.
-
-If the enumerator does not answer for that long, this is reported instead of the stages in its last answer, because
-these may have moved since.
+the coordinator reported in their heartbeats, chunks that wait for the log, and a running seal. A stage that made no
+progress for ``pipeline.watchdog`` is reported. It is reported again each time the duration has doubled, and once more
+when it makes progress. The watchdog only reports; retry limits and timeouts end a run. If the enumerator does not
+answer for ``pipeline.watchdog``, its silence is reported instead of the stages in its last answer, which may have made
+progress since.
 
 A log without changes, a table that waits for its turn, and a reader at its rate limit do not count as stalled.
 """
@@ -24,7 +23,7 @@ from raycdc.observe.events import RunEvent, StageResumed, StageStalled
 from raycdc.source.protocol.job_status import JobStatus
 
 POLL_S = 1.0
-#: The minimum for the enumerator, which may take a second or two to answer while it seals much.
+#: The minimum for the enumerator, which may take a second or two to answer while it seals a large epoch.
 SILENT_MIN_S = 10.0
 #: The activity that is reported for a silent enumerator.
 SILENT = "has not reported the progress of the job"
@@ -53,7 +52,7 @@ class _LastReport:
 
 @dataclass(slots=True)
 class _Since:
-    """The time since which the figures that show a movement (`shows`) are unchanged."""
+    """The time since which the figures `shows`, which change with progress, are unchanged."""
 
     shows: Hashable
     since_s: float
@@ -72,7 +71,7 @@ class StallDetector:
     ) -> Iterator[RunEvent]:
         """Yield the events to report now.
 
-        `heard_s` is the time of `status`, or of the first request for one (None: now).
+        `heard_s` is the time of `status`, or of the first request for a status (None: now).
         """
         heard_s = now_s if heard_s is None else heard_s
         silent = now_s - heard_s >= max(self.after_s, SILENT_MIN_S)
@@ -124,7 +123,7 @@ class StallDetector:
             yield self._event(key, doing, heard_s - since.since_s)
 
     def _observed(self, status: JobStatus) -> Iterator[tuple[_StallKey, tuple[str, Hashable]]]:
-        """Yield the waits between readers: their text, and the figures that change if they move."""
+        """Yield the waits between readers: for each, its text and the figures that change if it makes progress."""
         if status.is_rate_limited:
             return  # Readers wait because of the configured rate limit.
         moves = sum(reader.process.moves for reader in status.readers)
@@ -148,7 +147,7 @@ class Watchdog:
     """Watches for stalls in a thread; `notify` is called by this thread.
 
     `asked` and `heard` are called by the thread that polls statuses. `moved` is called when the driver's activities
-    have progressed, at most once per check: a long recovery has no other sign of progress.
+    have progressed, at most once per check: during a long recovery, nothing else shows progress.
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class Watchdog:
         self._status, self._heard_s = None, self._threads.now_s() if asking else None
 
     def heard(self, status: JobStatus | None) -> None:
-        """Store the newest status of the source side. None keeps the previous one."""
+        """Store the newest status of the source side. If it is None, the previous status is kept."""
         # An answer that arrives after the last request is ignored.
         if status is not None and self._heard_s is not None:
             self._status, self._heard_s = status, self._threads.now_s()

@@ -1,1 +1,3 @@
-"""The process of the coordinator: its mailbox, its calls, and blocking work off its lock."""
+"""The process of the coordinator: the calls that it answers, and its threads for blocking work, which do not hold
+its lock.
+"""

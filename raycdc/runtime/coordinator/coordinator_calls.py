@@ -18,7 +18,7 @@ from raycdc.runtime.coordinator.coordinator_host import CoordinatorHost
 
 #: Threads that handle packets. More would only wait for the coordinator's lock.
 _PACKETS = 4
-#: Threads for the driver's calls, of which few run at a time; some wait for an epoch.
+#: The number of threads for the driver's calls. Few calls run at a time, and some of them wait for an epoch.
 _OTHERS = 16
 
 

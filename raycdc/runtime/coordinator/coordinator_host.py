@@ -1,14 +1,14 @@
 """Runs a `SourceCoordinator`: one lock, one ticking thread, blocking calls from readers and driver.
 
-Runs inside the Ray actor, or in the driver's process with ``--local``; the same class either way. Blocking work of the
-enumerator (discovery, planning) is done by `BackgroundCalls` and comes back through the same lock. An error of any of
-them ends the job: every caller then gets the first error. A blocking call is retried while the source cannot be reached
-(`raycdc.core.retry`).
+Runs inside the Ray actor, or in the driver's process with ``--local``; the same class either way. `BackgroundCalls`
+does the blocking work of the enumerator (discovery, planning), and passes on the results with the lock held. An error
+of any call ends the job, and every caller then gets the first error. A blocking call is retried while the source cannot
+be reached (`raycdc.core.retry`).
 
 `Exchanges` are the readers' calls to a coordinator: the packet of each is handled immediately, and the answer may wait
-until there are messages. A waiting call is a callback in a table, not a thread, and only messages for its own reader
-wake it: with a thousand readers, each of which always has such a call open, none costs the others time.
-`CoordinatorHost` holds the table; threads of its own process wait by `exchange`, and an actor's coroutines by
+until there are messages. A waiting call is an entry in a table, not a thread, and only messages for its own reader wake
+it. Therefore a thousand readers, each of which always has a call open, do not slow each other down. `CoordinatorHost`
+has the table. Threads of its own process wait in `exchange`, and the coroutines of an actor in
 `raycdc.runtime.coordinator.coordinator_calls`.
 """
 
@@ -46,7 +46,7 @@ from raycdc.state.store import CheckpointStore
 class BackgroundCalls:
     """A small pool of threads for blocking calls.
 
-    `run` is called with each handler, `fail` with each error, with the `lock` held.
+    With the `lock` held, `run` is called with each handler, and `fail` with each error.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class BackgroundCalls:
 
 
 class Exchanges:
-    """Answers readers' calls; see the module's docstring. `lock` is the coordinator's.
+    """Answers readers' calls; see the module's docstring.
 
-    `receive` handles a packet with the lock held, or raises.
+    `lock` is that of the coordinator. `receive` handles a packet, with the lock held; it may raise an error.
     """
 
     def __init__(self, lock: threading.Condition, readers: LiveReaders, receive: Callable[[int, bytes], None]) -> None:
@@ -196,10 +196,11 @@ class Exchanges:
 
 #: Seconds between two runs of timers.
 TICK_S = 0.02
-#: If the core was busy for longer than this, readers do not count as silent for that time.
+#: If the coordinator was busy for longer than this, readers do not count as silent for that time.
 BUSY_S = 0.1
-#: How often a coordinator checks for a newer generation: otherwise one that seals nothing would not notice it, and its
-#: readers would keep their connections in addition to the successor's.
+#: The interval at which a coordinator checks for a newer generation. Without this check, a coordinator that seals
+#: nothing would not notice its successor, and its readers would keep their connections while those of the successor
+#: open more.
 SUCCESSOR_POLL_S = 5.0
 #: The longest time that the end of a run waits for the acknowledgement of the last commit at the source.
 ACKNOWLEDGE_S = 5.0
@@ -310,9 +311,9 @@ class CoordinatorHost:
             self._core.stop()
 
     def shutdown_readers(self, reason: str) -> None:
-        """End the run: readers leave, and the source is notified of the last commit.
+        """End the run: readers end, and the source is notified of the last commit.
 
-        If that takes too long, the next start notifies it.
+        If the notification takes too long, the next start makes it.
         """
         with self._condition:
             self._core.readers.shutdown(reason)
@@ -337,13 +338,16 @@ class CoordinatorHost:
                     self._calls.make_what_is_due()
                     self._run(lambda: self._core.tick(now_s=time.monotonic()))
                     if (base := self._manifest_files.take_due()) is not None:
-                        # Nothing waits for it: it is written in the background, in many small steps.
+                        # Nothing waits for the base, so a thread writes it in the background, in many small steps.
                         self._calls.call_async(base, lambda _: None, 0.0)
             # Waiting on the condition would end with each packet, and each tick would wake every caller.
             self._closing.wait(TICK_S)
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Run `action` on the core. An error ends the job, except `FencedError`, which concerns only the sender."""
+        """Run `action` on the coordinator.
+
+        An error ends the job, except `FencedError`, which concerns only the sender.
+        """
         began_s = time.monotonic()
         try:
             action()
@@ -357,7 +361,10 @@ class CoordinatorHost:
             self._notify()
 
     def _run(self, action: Callable[[], object]) -> None:
-        """Run `action` on the core. Wakes all callers, unless the action returns False because nothing happened."""
+        """Run `action` on the coordinator.
+
+        Wakes all callers, unless the action returns False because nothing happened.
+        """
         began_s = time.monotonic()
         try:
             if action() is False:
@@ -369,9 +376,9 @@ class CoordinatorHost:
         self._notify()
 
     def _was_busy(self, began_s: float) -> None:
-        """Note how long the core was busy.
+        """Note how long the coordinator was busy.
 
-        The core may block on the disk (a manifest's sync), and receives nothing meanwhile.
+        It may block on the disk (a manifest's sync), and receives nothing meanwhile.
         """
         took_s = time.monotonic() - began_s
         if took_s > BUSY_S:

@@ -1,7 +1,7 @@
 """Makes Ray actors of plain classes. No other module applies ``ray.remote``.
 
-Actors are never restarted by Ray: an actor that lost its state is a new incarnation, which only the supervisor may
-start, under a number that fences the old one.
+Ray never restarts these actors. An actor that replaces a lost one is a new incarnation. Only the supervisor may start
+it, under a number that fences the lost one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raycdc.errors import RaycdcError
 #: The number of concurrent calls of an actor with several callers; each has a thread from the start.
 CONCURRENCY = 128
 #: The number of concurrent calls of an actor whose methods are coroutines: two for each reader (a long poll and an
-#: exchange), and the driver's.
+#: exchange), and those of the driver.
 COROUTINES = 10_000
 
 
@@ -26,7 +26,8 @@ COROUTINES = 10_000
 class Needs:
     """The resources that an actor needs on its node, and labels of allowed nodes (Ray's selectors).
 
-    `memory_bytes` is what Ray counts, not a limit. `spread`: prefer a node with few actors.
+    Ray reserves `memory_bytes`, but does not enforce it as a limit. If `spread` is True, a node with few actors is
+    preferred.
     """
 
     cpus: float = 0.0
@@ -67,7 +68,7 @@ def actor_class(
 
 
 def plain_error(error: RaycdcError) -> RaycdcError:
-    """Return the original error: Ray raises a subclass whose text is the remote traceback."""
+    """Return the original error of `error`, because Ray raises a subclass whose text is the remote traceback."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, RaycdcError) else error
 

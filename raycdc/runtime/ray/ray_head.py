@@ -1,15 +1,16 @@
 """Monitors Ray's head and the driver's own node.
 
-Ray itself reports their loss only after a minute, and then ends the process from within (`ray_environment` makes it
-wait longer). A separate thread checks, because a call to Ray may block until Ray gives up; `ray_launcher` reads its
-result before and between its calls. A private Ray's processes are our children, so their end is seen immediately. For a
-joined cluster, the check connects to the head at intervals, and keeps a connection to the raylet of this node, which
-ends with the raylet.
+Ray itself reports their loss only after a minute, and then its own code ends this process (`ray_environment` makes it
+wait longer). A separate thread makes the checks, because a call to Ray may block until Ray gives up. `ray_launcher`
+reads the result before and between its calls. The processes of a private Ray are children of this process, so their end
+is noticed immediately. For a joined cluster, the check connects to the head at intervals. It also keeps a connection to
+this node's raylet, which breaks when the raylet ends.
 
-`RayletQuestions` checks if the raylet of a node answers. Ray gives a silent node up after half a minute, and chooses it
-for actors until then: if a reader waits longer than a start takes, its node is checked, and the reader goes elsewhere.
-A raylet is a gRPC server, which sends its settings immediately (RFC 9113, 3.4). One that closes the connection instead
-(it may want TLS) counts as alive, too. Each check has its own thread, because it must not block the other checks.
+`RayletQuestions` checks if the raylet of a node answers. Ray declares a silent node dead after half a minute, and
+chooses it for actors until then. So if a reader waits longer than a start takes, its node is checked, and if the node
+is silent, the reader starts on a different node. A raylet is a gRPC server, which sends its settings immediately (RFC
+9113, 3.4). A raylet that closes the connection instead (it may require TLS) counts as alive, too. Each check has its
+own thread, because it must not block the other checks.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from threading import Event
 from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import ClusterLostError
 
-#: Seconds between two checks, and how long a joined cluster's head may be unreachable: Ray does not restart a head by
-#: itself.
+#: Seconds between two checks, and the seconds for which a joined cluster's head may be unreachable. Ray does not
+#: restart a head by itself.
 POLL_EVERY_S = 0.5
 UNREACHABLE_MAX_S = 8.0
 _CONNECT_S = 1.0
@@ -44,7 +45,8 @@ class RayHead:
     ) -> None:
         self.address = address
         self.private = private
-        #: Set when the head is lost, and never reset: a new head at its address does not know the actors of this job.
+        #: Set when the head is lost, and never reset, because a new head at the same address does not know the actors
+        #: of this job.
         self.lost: ClusterLostError | None = None
         #: True if the head answered the last check.
         self.answering = True
@@ -66,7 +68,7 @@ class RayHead:
     ) -> None:
         """Check on a separate thread. It calls `on_lost` when the head is lost, and later `on_stuck`.
 
-        `on_stuck` is called if `close` is not called within `STUCK_S`: only ending the process is left then.
+        `on_stuck` is called if `close` is not called within `STUCK_S` after the loss; it must end the process.
         """
 
         def run() -> None:
@@ -142,7 +144,7 @@ class Raylet:
         self._socket.close()
 
 
-#: The time limit of a raylet's answer. Also on a busy machine a raylet answers much sooner.
+#: The time limit of a raylet's answer. Even on a busy machine a raylet answers much sooner.
 ANSWER_S = 5.0
 #: The shortest time between two checks of a node during a wait.
 ASK_EVERY_S = 3.0

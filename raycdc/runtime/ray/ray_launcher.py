@@ -1,10 +1,10 @@
 """Starts coordinator and readers as Ray actors.
 
-Readers reach the coordinator by name, not by handle, and Ray does not retry a failed call (measured: it ran in-flight
-calls twice); `raycdc.source.protocol.link` repeats messages. The coordinator lives on the driver's node, where the
-state is. Readers of a joined cluster take CPUs of nodes that Ray chooses: a reader without a free node waits, and Ray's
-autoscaler sees its demand. After it got a process, its node gets a spool server (`raycdc.runtime.ray.ray_spools`), and
-the reader begins.
+Readers reach the coordinator by name, not by handle, and Ray must not retry a failed call, because it was seen to run
+such calls twice; `raycdc.source.protocol.link` repeats messages instead. The coordinator lives on the driver's node,
+where the state is. Readers of a joined cluster take CPUs of nodes that Ray chooses: a reader without a free node waits,
+and Ray's autoscaler sees its demand. When the reader has a process, a spool server is started on its node
+(`raycdc.runtime.ray.ray_spools`), and then the reader begins.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ START_TIMEOUT_S = 120.0
 class SplitEnumerator:
     """`CoordinatorHost` in an actor whose process exists before its work begins.
 
-    The name is shown by Ray's state and in process lists: the actor with the source's enumerator. All its methods are
-    coroutines, so waiting calls use no threads.
+    Ray's state and process lists show this class name, so it is that of the source's enumerator, which the actor runs.
+    All its methods are coroutines, so waiting calls use no threads.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -88,7 +88,10 @@ class SplitEnumerator:
 
 
 class SourceReader:
-    """`ReaderWorker` in an actor whose process exists before its work begins; named for Ray's state."""
+    """`ReaderWorker` in an actor whose process exists before its work begins.
+
+    Ray's state and process lists show this class name.
+    """
 
     def __init__(self, spec: JobSpec) -> None:
         without_pandas()
@@ -112,7 +115,10 @@ class RayCoordinator:
     """The driver's handle of a `SplitEnumerator`: calls block, and raise the actor's errors as they were raised."""
 
     def __init__(self, actor: Any, *, pid: int, head: RayHead | None = None) -> None:
-        """Create the handle. `head` is checked while a call waits; readers have no `head`, because they end with it."""
+        """Create the handle.
+
+        `head` is checked while a call waits. Readers pass no `head`, because they end together with Ray's head.
+        """
         self.actor = actor
         self.pid = pid
         self._head = head
@@ -159,7 +165,7 @@ class RayCoordinator:
         """
         ray.kill(self.actor)
         if self._head is not None and self._head.lost is not None:
-            return  # Ray cannot carry out the order. The process ends with its raylet, and its generation is fenced.
+            return  # Ray could not end the actor. Its process ends with its raylet, and its generation is fenced.
         with suppress(RayActorError, GetTimeoutError):
             ray.get(self.actor.pid.remote(), timeout=ANSWER_TIMEOUT_S)
 
@@ -180,9 +186,9 @@ class RayCoordinator:
 class RayListeners:
     """The callbacks of the launcher, which any thread may call.
 
-    `warn` shows a warning to the user. `lost` is called if a joined cluster's head is lost, and the run with it, which
-    takes time to end. `stuck` is called if the run does not end because a call waits for Ray; the callback must end the
-    process.
+    `warn` shows a warning to the user. `lost` is called if a joined cluster's head is lost. The run is then lost, too,
+    but takes time to end. `stuck` is called if the run does not end because a call waits for Ray; the callback must end
+    the process.
     """
 
     warn: Callable[[str], None]
@@ -191,7 +197,7 @@ class RayListeners:
 
 
 class RayLauncher:
-    """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own.
+    """Starts a private Ray (``address = "local"``) or joins a cluster. The job's actors have a namespace of their own.
 
     `readers` is the number of readers that are about to start. `spools` is None if no process of another node has to
     reach a segment. `needs` are a reader's needs in a joined cluster.
@@ -334,7 +340,7 @@ class RayLauncher:
 def answer(head: RayHead | None, reference: Any, timeout_s: float) -> Any:
     """Return the result of a call.
 
-    Without a `head` to check, a lost Ray may let the call wait forever.
+    If there is no `head` to check and Ray is lost, the call may wait forever.
     """
     while head is not None and timeout_s > POLL_S and not ray.wait([reference], timeout=POLL_S)[0]:
         head.poll()
@@ -343,7 +349,7 @@ def answer(head: RayHead | None, reference: Any, timeout_s: float) -> Any:
 
 
 def error_of_begin(cause: RayActorError) -> StateError | CoordinatorLostError:
-    """Return the error of a coordinator that did not start: its class cannot be created, or its process ended."""
+    """Return the error of a coordinator that did not start because its class cannot be created or its process ended."""
     if cause.actor_init_failed:
         return StateError(f"The coordinator did not start: {last_line(cause)}")
     return CoordinatorLostError(f"its process ended while it began: {last_line(cause)}")

@@ -1,8 +1,7 @@
 """Selects the nodes of a Ray cluster that may have readers, and makes Ray use only these.
 
-A node may have readers if it has the labels and resources that the configuration requires, and if its spool can be
-reached from the driver's. Readers are not pinned to nodes, because Ray's autoscaler does not see the needs of pinned
-actors.
+A node may have readers if it has the labels and resources that the configuration requires, and if the driver's node can
+reach its spool. Readers are not pinned to nodes, because Ray's autoscaler does not see the needs of pinned actors.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class RayNodes:
         self._next_poll_s = float("-inf")
         self._alive: dict[str, RayNode] = {}
         self._silent: dict[str, float] = {}
-        #: Formerly silent nodes that may have readers again, and that `take_again` has not returned yet.
+        #: Nodes that were silent, may have readers again, and were not returned by `take_again` yet.
         self._again: set[str] = set()
         self._left_out: set[str] = set()
         self.poll()
@@ -118,9 +117,7 @@ class RayNodes:
     def raylet(self, node_id: str) -> tuple[str, int] | None:
         """Return host and port at which a live node can be checked.
 
-        None for one that is already silent, and for the driver's.
-
-        The driver's node lives as long as the driver, however busy it is.
+        Return None for a node that is already silent, and for the driver's node, which lives as long as the driver.
         """
         node = self._alive.get(node_id)
         if node is None or not node.port or node_id in self._silent or node_id == self._own:

@@ -1,8 +1,8 @@
 """Isolates a private Ray: it listens on the loopback interface, requires a token, and has private files.
 
 By default, Ray listens on every interface of the machine, keeps its token in a file that all users of the machine can
-read, and its sockets and logs in a folder that all of them can write to. Access to its ports and the token is enough to
-run code as this user.
+read, and its sockets and logs in a folder that all of them can write to. A user who can access the ports and read the
+token can run code as the user of this process.
 
 The module has settings that Ray reads from the environment when it is imported. Call `prepare` before anything imports
 Ray.
@@ -29,7 +29,8 @@ _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - its name
 #: The longest folder that leaves room for the names of Ray's sockets, whose whole path may have 107 bytes.
 _FOLDER_BYTES_MAX = 42
 
-#: The name of a session's folder, which Ray makes of the start time and the number of the process that began it.
+#: The name of a session's folder. Ray makes it of the start time, and of the number of the process that began the
+#: session.
 _SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_(\d+)")
 
 _made: list[str] = []
@@ -43,7 +44,7 @@ def set_token() -> None:
 
 
 def forget_token() -> None:
-    """Forget our own token: a joined cluster has its own."""
+    """Forget our own token, because a joined cluster has a token of its own."""
     if os.environ.get(TOKEN) in _made:
         del os.environ[TOKEN]
 
@@ -51,7 +52,7 @@ def forget_token() -> None:
 def folder() -> Path:
     """Return the folder for Ray's sockets and logs, inside one that only this user can enter.
 
-    There are two, because Ray gives every user all rights to its own.
+    The outer folder is needed because Ray gives all users all rights to its own folder.
     """
     base = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     name = f"raycdc-{os.geteuid()}"
@@ -114,10 +115,10 @@ def _runs(process: int) -> bool:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Make a Ray that is started inside the block use and listen on the loopback interface only.
+    """Make a Ray that is started inside the block listen on the loopback interface only.
 
-    Ray does so on systems without cluster support. An address in ``ray.init`` is not enough: a loopback address is
-    replaced by one that other machines could reach.
+    Ray does so by itself on systems without cluster support. An address in ``ray.init`` is not enough: Ray replaces a
+    loopback address by an address that other machines can reach.
     """
     from ray._private import ray_constants
 
@@ -145,14 +146,14 @@ _SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # The command handles SIGTERM; otherwise Ray's C++ code would treat it as its own crash.
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
-    # On a busy machine a worker may need longer than Ray's 60 s to begin, and is then ended; a call that waits for it
-    # would never return.
+    # On a busy machine a worker may need longer than Ray's 60 s to begin. Ray would then end it, and a call that waits
+    # for the worker would never return.
     "RAY_worker_register_timeout_seconds": "1800",
-    # The start of Ray would wait for its first workers, even with Python's lock held: a run that began in this process
+    # Otherwise the start of Ray would wait for its first workers while it holds Python's GIL, and a run in this process
     # would stall for seconds.
     "RAY_prestart_worker_first_driver": "0",
-    # Seconds after which Ray's C++ code ends this process when the head is lost; `ray_head` detects and reports that
-    # earlier.
+    # Seconds after which Ray's C++ code ends this process when the head is lost. `ray_head` detects and reports the
+    # loss earlier.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "180",
 }
 

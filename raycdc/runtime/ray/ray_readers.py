@@ -2,9 +2,9 @@
 
 | a reader | meaning |
 |---|---|
-| waits | an actor without a process; it is started elsewhere if its intended node does not answer |
+| waits | its actor has no process yet; the actor is started on a different node if the intended node does not answer |
 | has a process | its node's spool server is being started |
-| runs | it works until its call returns, with the reason of its end |
+| runs | the reader works until its call returns, with the reason of its end |
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ SPOOL_S = 60.0
 #: The number of nodes, for each waiting reader, on which spool servers are started in advance.
 EXPECTED_MAX = 2
 
-#: Seconds for which the result of checking all calls stays valid. The supervisor checks less often, in two steps.
+#: Seconds for which the result of a check of all calls stays valid. The supervisor checks less often than this, but
+#: each of its checks has two steps, which share one result.
 ANSWERED_S = 0.1
 
 #: Starts an actor for the given node, or any node, and returns it with the pending answer of its node.
@@ -186,7 +187,7 @@ class RayReaders:
                 self._restart(reader)
 
     def poll(self) -> set[str]:
-        """Provide what readers need that do not run yet.
+        """Provide spools for readers that do not run yet.
 
         Returns the nodes that have readers, or may have some soon.
         """
@@ -200,7 +201,7 @@ class RayReaders:
         waiting = sum(not reader.has_process for reader in readers)
         room = self._spools.nodes.with_room() if waiting else []
         if len(room) <= EXPECTED_MAX * waiting:
-            # Ray is about to choose some of these nodes. Their servers take as long to start as the readers.
+            # Ray will choose some of these nodes. Servers take as long to start as readers, so they are started now.
             for node in room:
                 self._spools.want(node)
         self.waiting = waiting

@@ -1,15 +1,16 @@
 """Starts, watches, replaces and ends spool servers: one per Ray node with readers.
 
-A private Ray (``address = "local"``) has one node and needs none. In a joined cluster, the driver's node has one for
-the state's spool, and any other node while it has readers, or segments that the sink does not hold. A server has no
-state but its files: one that ended is started again on the same port, so that the addresses of reported segments stay
-valid. When its node is gone, its readers end with it and its segments are unavailable until it comes back.
+A private Ray (``address = "local"``) has one node and needs no server. In a joined cluster, the driver's node has a
+server for the state's spool. Any other node has a server while it has readers, or segments that the sink does not hold.
+A server has no state except its files. If it ended, it is started again on the same port, so that the addresses of
+reported segments stay valid. If a node is lost, its readers end, and its segments are unavailable until the node comes
+back.
 
 A node on another machine is reached over the network if Flight is configured to listen there (``ray.flight``);
 otherwise readers stay on the driver's machine. Such connections are encrypted.
 
-A cluster that scales removes unused nodes. Ray's autoscalers keep a node with any actor; an older one removes it if its
-actors hold no resource. A server therefore holds a resource while it is needed, and then ends.
+A cluster that scales removes unused nodes. Ray's autoscaler keeps a node with any actor, but an older one only keeps it
+if an actor holds a resource. A server therefore holds a resource, and ends when it is not needed any more.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from raycdc.state.manifests.manifest import STATE_NODE
 
 #: Seconds for which a server that is not needed stays, because deletes of the last segments may still arrive.
 LINGER_S = 5.0
-#: The same time while readers wait: Ray may have chosen the server's node for a reader whose process is still starting.
+#: The same time while readers wait. It is longer, because Ray may have chosen the server's node for a reader whose
+#: process is still starting.
 EXPECTING_S = 60.0
 #: The resource that a server holds; every node has it.
 HELD = Needs(memory_bytes=1 << 20)
@@ -53,7 +55,8 @@ LOOPBACK = "127.0.0.1"
 class SpoolSettings:
     """The configuration of spools on other nodes (see `spool_folder`).
 
-    With an `authority`, Flight listens on the network: on the driver's node at `address`, if given.
+    If there is an `authority`, Flight listens on the network; on the driver's node it listens at `address`, if that is
+    set.
     """
 
     state: Path
@@ -184,7 +187,7 @@ class RaySpools:
         try:
             ray.get([actor.sweep.remote(set(needed)) for actor in actors], timeout=CALL_TIMEOUT_S)
         except (RayActorError, GetTimeoutError):
-            return  # The node is lost or busy; the next start sweeps it.
+            return  # The node is lost or busy. The next start sweeps its spool.
 
     def want(self, node: str) -> None:
         """Note that the node has a reader, and needs a server from now on."""

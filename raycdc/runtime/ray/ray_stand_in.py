@@ -1,8 +1,8 @@
 """Replaces a private Ray's agents: a script that reports ports without serving them, and ends with the raylet.
 
-A raylet registers once its agents have reported their ports, which costs two Python processes that import Ray. It is
-run with ``python -I -S ray_stand_in.py FOLDER NODE NAME...``; for each name it writes the file in which the raylet
-looks for the port.
+A raylet registers once its agents have reported their ports, which costs two Python processes that import Ray. This
+script replaces them. It is run with ``python -I -S ray_stand_in.py FOLDER NODE NAME...``, and writes for each name the
+file in which the raylet looks for the port.
 """
 
 from __future__ import annotations

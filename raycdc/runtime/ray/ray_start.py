@@ -1,12 +1,13 @@
-"""Starts a private Ray, or joins one, quickly: a pipeline needs only its actors.
+"""Starts a private Ray, or joins a cluster.
 
-Besides GCS and raylet, a head node starts an API server, an autoscaler monitor and a log monitor. A private Ray of one
-node without log viewers and scaling does not need them; without them a start takes a third less CPU time (measured 12.5
-CPU-seconds with three actors, 4.4 of them by the actors) and does not wait for the API server.
+A private Ray starts quickly, because it has only the parts that a pipeline's actors need. Besides GCS and raylet, a
+head node starts an API server, an autoscaler monitor and a log monitor. A private Ray of one node without log viewers
+and scaling does not need them; without them a start takes a third less CPU time (measured 12.5 CPU-seconds with three
+actors, 4.4 of them by the actors) and does not wait for the API server.
 
-Each raylet has two agents: one for metrics and the dashboard, one that makes runtime environments. Our actors need
-neither, and the raylet waits for both before it registers, so `ray_stand_in` replaces them: this saves another 1.3
-CPU-seconds and a second or two.
+Each raylet has two agents: one for metrics and the dashboard, and one that makes runtime environments. A pipeline's
+actors need neither, but the raylet waits for both before it registers. `ray_stand_in` replaces the agents, which saves
+another 1.3 CPU-seconds and a second or two.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from raycdc.runtime.ray.ray_head import RayHead, Raylet, answers
 OBJECT_STORE_BYTES = 80 << 20
 #: The number of attempts to start a private Ray.
 START_ATTEMPTS = 4
-#: Seconds to wait for the head of a cluster to join, which may be starting, too.
+#: Seconds to wait for the head of a cluster that is to be joined. It may be starting at the same time.
 JOIN_S = 60.0
 
 #: The processes that a head node starts besides GCS and raylet, as methods of Ray 2's private ``Node``. Missing methods
@@ -75,8 +76,9 @@ def start_ray(address: str, *, workers: int) -> None:
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             with lean_nodes(), ray_private.on_loopback(), own_sigterm():
-                # Ray starts a worker per CPU ahead of the first actor. Our actors request no CPU, so the number has no
-                # other effect. Without an address Ray would join one that already runs here, for example another job's.
+                # Ray starts a worker per CPU ahead of the first actor. Our actors request no CPU, so the number of CPUs
+                # has no other effect. Without an address, this process would join a Ray that already runs on this
+                # machine, for example that of another job.
                 ray.init(
                     address="local",
                     num_cpus=workers,
@@ -99,7 +101,7 @@ def start_ray(address: str, *, workers: int) -> None:
 def _require_there(address: str) -> None:
     """Wait until a head listens at HOST:PORT; any other address is resolved by Ray.
 
-    Ray itself would wait for a quarter of an hour, in which only a kill ends the process.
+    Ray itself would wait for a quarter of an hour, and during this time only SIGKILL would end the process.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -117,7 +119,7 @@ def _require_there(address: str) -> None:
 def head_of_ray(*, private: bool) -> RayHead:
     """Return a monitor of the Ray that this process is connected to.
 
-    `private`: Ray's processes are children of this one.
+    If `private` is True, Ray's processes are children of this process.
     """
     address = str(ray.get_runtime_context().gcs_address)
     from ray._private import worker
@@ -177,7 +179,10 @@ def _nothing(_node: Any, *_args: Any, **_options: Any) -> None:
 
 
 def _with_stand_ins(start: Callable[..., Any], command: list[str], *args: Any, **options: Any) -> Any:
-    """Replace `services.start_ray_process`: give a raylet's `command` other agents."""
+    """Start a process in place of `services.start_ray_process`.
+
+    In the `command` of a raylet, the agents are replaced.
+    """
     flags = dict(part.split("=", 1) for part in command if part.startswith("--") and "=" in part)
     reported = [flags.get("--session_dir", ""), flags.get("--node_id", "")]
     if all(reported) and flags.keys() >= _AGENTS.keys():
@@ -192,7 +197,7 @@ def _with_stand_ins(start: Callable[..., Any], command: list[str], *args: Any, *
 def _environment_may_come() -> bool:
     """Return True if Ray may give our actors a runtime environment.
 
-    Ray does that under ``uv run``, unless `ray_environment` was called before.
+    Under ``uv run``, Ray does so unless `ray_environment` was called before.
     """
     from ray._private import ray_constants
 

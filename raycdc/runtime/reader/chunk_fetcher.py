@@ -48,7 +48,10 @@ from raycdc.transform.masks import masked
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadTask:
-    """A chunk to read. The log reader opened it at `opened_at`, where `document` was the table's schema."""
+    """A chunk to read.
+
+    The log reader opened the chunk at its position `opened_at`, at which the table had the schema `document`.
+    """
 
     split: SnapshotSplit
     opened_at: OpenedAt

@@ -1,8 +1,8 @@
 """A reader's connection to the coordinator: sends and receives messages, and keeps a long call open in a thread.
 
-A reader reaches the coordinator by one kind of call, which carries packets both ways. Messages leave with their own
-exchange (`flush`) as soon as the reader has sent something. The receiver's thread always has one call open, so that the
-coordinator's messages arrive without delay.
+There is one kind of call to the coordinator, an *exchange*, which carries a packet in both directions. When the reader
+has queued messages, `flush` sends them in an exchange of their own. The receiver's thread always has another exchange
+open, so that the coordinator's messages arrive without delay.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ class CoordinatorClient(Protocol):
     """
 
     def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
-        """Deliver `packet`, and return the coordinator's packet; if it has no messages, after at most `wait_s`."""
+        """Deliver `packet`, and return the coordinator's packet.
+
+        If the coordinator has no messages, wait for them for at most `wait_s`.
+        """
 
 
 #: The minimum time that a call to the coordinator waits for messages; the maximum is twice as long.
 LONG_POLL_S = 2.0
-#: Multiples of this fraction (the golden ratio) are as far from each other as possible for consecutive numbers.
+#: The golden ratio. Its multiples by consecutive numbers, without their whole parts, are spread as evenly as possible.
 _SPREAD = 0.618034
 
 
 def long_poll_s(subtask_id: int) -> float:
-    """Return how long a call of this reader waits for messages.
+    """Return the seconds for which a call of this reader waits for messages.
 
-    It differs between readers, because a thousand calls that end at the same time would keep the coordinator busy for a
-    second.
+    The time differs between readers, because a thousand calls that end at the same time would keep the coordinator busy
+    for a second.
     """
     return LONG_POLL_S * (1 + subtask_id * _SPREAD % 1)
 
@@ -83,9 +86,9 @@ class CoordinatorConnection:
             self._exchange(wait_s=0.0)
 
     def take(self) -> list[Message] | None:
-        """Return the received messages in order; None if the connection was ended on purpose.
+        """Return the received messages in order; None if `end` ended the connection without an error.
 
-        Raises the error that ended it otherwise, and `FencedError` if the reader was replaced.
+        Otherwise raises the error that ended the connection: `FencedError` if the reader was replaced.
         """
         with self._lock:
             messages = list(self._inbox)

@@ -1,13 +1,13 @@
 """Decides when a reader sends heartbeats, and makes their figures.
 
-`Stopwatch` measures where a reader's time goes, in seconds and CPU-seconds of its threads by activity:
+`Stopwatch` measures the time of a reader's activities, in seconds and in CPU-seconds of its threads:
 
 | name | activity |
 |---|---|
 | `chunk_read` | waiting for a chunk's rows and decoding them (their CPU time is the decoding) |
 | `chunk_write` | writing a chunk's segments |
 | `log_read` | waiting for the log and decoding it |
-| `log_write` | writing the open epoch's segments, and finishing them at the cut |
+| `log_write` | writing the open epoch's segments, and finishing them when the epoch is cut |
 | `is_rate_limited` | waiting because of `source.rows_per_second` or `bytes_per_second`; part of the reading times |
 | `process_cpu` | all CPU time of the process (there is no `_cpu` value for it) |
 """
@@ -55,8 +55,8 @@ class Stopwatch:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
 
-#: Seconds between two heartbeats of an idle reader, which show the coordinator that it lives and how much it has read.
-#: Changes that affect sealing are sent immediately; each call costs both sides about a millisecond.
+#: Seconds between two heartbeats of an idle reader. They show the coordinator that the reader lives, and how much it
+#: has read. Changes that affect sealing are sent immediately; each call costs both sides about a millisecond.
 HEARTBEAT_S = 0.25
 #: The longest pause between two heartbeats, with very many readers. The coordinator considers a reader dead after four
 #: times as long.
@@ -68,7 +68,7 @@ _PAUSES_PER_CALL = 10
 def pause_s(took_s: float) -> float:
     """Return the pause after a heartbeat whose call took this long.
 
-    Calls take longer with more readers, which makes heartbeats rarer.
+    With more readers, calls take longer, so heartbeats become rarer.
     """
     return min(max(HEARTBEAT_S, took_s * _PAUSES_PER_CALL), HEARTBEAT_MAX_S)
 
@@ -92,7 +92,7 @@ class Heartbeats:
         self._statistics = statistics
         self._reported = Heartbeat()
         self._reported_matters: tuple[bool, bool] | None = None
-        #: The time of the next heartbeat even if nothing changes.
+        #: The time at which the next heartbeat is due even if nothing has changed.
         self.due_s = 0.0
 
     def of(self, reader: SourceReader, *, now_s: float) -> Heartbeat | None:
@@ -119,7 +119,7 @@ class Heartbeats:
     def of_cut(self, progress: CutProgress, *, now_s: float) -> Heartbeat | None:
         """Return a heartbeat during a cut, which may take minutes on a slow disk; None if it is not due.
 
-        It repeats the figures of the last one, and adds the cut's progress.
+        It repeats the figures of the last heartbeat, and adds the progress of the cut.
         """
         if now_s < self.due_s:
             return None

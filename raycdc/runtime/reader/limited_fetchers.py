@@ -1,7 +1,8 @@
 """Fetchers that keep the source's rate limit: they wait before a fetch until the earlier ones are within the limit.
 
-A log's fetcher returns to its thread after `TURN_S` without a fetch, so that changes of its splits and its end are
-noticed meanwhile; its connection is not read. A chunk's fetcher waits within the chunk.
+A log's fetcher waits for at most `TURN_S`, and then returns to its thread without a fetch, so that the thread notices
+changes of its splits, or that it is to end. Meanwhile its connection is not read. A chunk's fetcher waits in the middle
+of the chunk until it may fetch.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """A reader's output: writes the segments of the open epoch as rows arrive, and finishes them at the cut.
 
-Files are synced one by one, full ones immediately, so the number of open files bounds the syncs of a cut, whatever the
-transaction's size. `on_progress` is called after each file of a cut.
+Full files are synced immediately. At the cut, only the files that are still open are synced, one by one, so their
+number does not depend on the size of transactions. `on_progress` is called after each file of a cut.
 
 If the sink needs only the order of each key's changes, a table with many rows in the previous epoch is cut into hash
 partitions (`raycdc.segments.writing`), with one or more segments each.
 
-`EpochSegmentFiles` has the segments of the open epoch: those being written, full ones, and published chunks.
+`EpochSegmentFiles` has the segments of the open epoch: the open ones, the full ones, and those of published chunks.
 
-`_seq` within an epoch: the decoder numbers all log rows of its connection in one run, emitted or not. The base of an
-epoch's log segments maps the smallest number in it to the first of the epoch's counter; rows that were held since
-earlier epochs have smaller numbers than the others, and so keep their true order.
+`_seq` within an epoch is made as follows. The decoder numbers all log rows of its connection consecutively, even rows
+that are not emitted. The base of an epoch's log segments maps the smallest number in the epoch to the first value of
+the epoch's counter. Rows that were held since earlier epochs have smaller numbers than the rest, and so keep their true
+order.
 
 `HeldRowsFile` is a file with held rows in the spool (`raycdc.source.snapshot.log.log_rows`), which only its writer
-reads. It is not synced and never named in a manifest. Its name marks it as unfinished, so each sweep deletes it. Masked
-columns are masked before they are written, as everywhere on disk.
+reads. It is not synced and never named in a manifest. Its name marks it as unfinished, so each sweep deletes it. As in
+all files, masked columns are masked before they are written.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class HeldRowsFile:
         self._path.unlink(missing_ok=True)
 
 
-#: The size at which a table's rows of one epoch continue in a new segment, so that several tasks can share them.
+#: The size at which a table's rows of one epoch continue in a new segment, so that several tasks can share the work.
 SEGMENT_BYTES_MAX = 64 << 20
 
 
@@ -112,8 +113,8 @@ class OpenSegment(Protocol):
 class EpochSegmentFiles:
     """The segments of one epoch; see the module's docstring. Owned by the reader's thread.
 
-    A cut ends it; the next epoch has a new object. `partitions` are the numbers of hash partitions of each table with
-    rows, fixed for the whole epoch, because otherwise changes of one key could be in two partitions.
+    A cut ends it; the next epoch has a new object. `partitions` has the number of hash partitions of each table with
+    rows. It is fixed for the whole epoch, because otherwise changes of one key could be in two partitions.
     """
 
     def __init__(self) -> None:
@@ -138,7 +139,10 @@ class EpochSegmentFiles:
         self._seqs = (min(first, known[0]), max(last, known[1]))
 
     def log_writer(self, table: TableId, partition: int, open_segment: Callable[[], OpenSegment]) -> OpenSegment:
-        """Return the segment for the next rows of the log. A full one is finished, and another one is opened."""
+        """Return the segment for the next rows of the log.
+
+        If the present segment is full, it is finished, and a new one is opened.
+        """
         writer = self._writers.get((table, partition))
         if writer is not None and writer.bytes >= SEGMENT_BYTES_MAX:
             segment = self._writers.pop((table, partition)).finish()
@@ -178,7 +182,7 @@ class EpochSegmentFiles:
             rows += segment.rows
 
     def abort(self) -> list[Segment]:
-        """Delete unfinished segments; return the full ones, which are not needed either."""
+        """Delete unfinished segments. Return the full ones, which the caller must delete."""
         for writer in self._writers.values():
             writer.abort()
         return self._full

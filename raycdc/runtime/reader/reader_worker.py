@@ -1,15 +1,15 @@
-"""A reader incarnation: the source's plain reader with threads for the connector and the coordinator.
+"""One incarnation of a reader: the source's plain reader, with threads for the connector and the coordinator.
 
 | thread | does |
 |---|---|
-| main (`run`) | handles messages, polls the reader, heartbeats; the only one that touches the reader |
-| receiver | a long call to the coordinator, always one under way |
+| main (`run`) | handles messages, polls the reader and sends heartbeats; no other thread uses the reader |
+| receiver | always has one long call to the coordinator open |
 | log fetcher, chunk fetchers | block on the source |
 
 When idle, the main thread waits for `SourceReader.is_available`: fetchers and the receiver notify it, and it wakes up
-for the next heartbeat or at the time that the reader set. An error in the reader is reported as `ReaderFailed` if that
-helps the user, and always ends the worker, as an `UnexpectedError` if it is no error of raycdc. Being fenced ends it
-silently, because its successor is at work.
+for the next heartbeat or at the time that the reader set. Any error in the reader ends the worker. The coordinator gets
+it as `ReaderFailed`, unless a retry may help. An error that is not one of raycdc's own becomes an `UnexpectedError`. A
+fenced worker ends without a report, because its successor is at work.
 
 `TimedThreads` creates a reader's `raycdc.source.reader.source_reader_base.FetcherThreads` and measures their time.
 """
@@ -141,10 +141,10 @@ class ReaderIdentity:
 class ReaderSettings:
     """The settings that all readers of a job share. Picklable.
 
-    `access` is how the reader reaches segments of other nodes, `epoch_bytes_max` how much an epoch may hold before the
-    reader asks for its end, `fetchers` how many threads of one reader may read a split each. Without `parking` a table
-    that cannot be followed ends the run. `partitioned`: the sink takes each key's changes in order, and nothing of the
-    order between keys. `masks` are what readers hide of columns; they hold keys.
+    `access` gives access to segments on other nodes. `epoch_bytes_max` is the size of an epoch at which the reader
+    requests its end. `fetchers` is the number of threads of one reader that may each read a split. If `parking` is
+    False, a table that cannot be followed ends the run. `partitioned` is True if the sink needs the order of each key's
+    changes, but no order between keys. `masks` are applied to columns; they contain keys.
     """
 
     access: SegmentAccess
@@ -227,7 +227,7 @@ class ReaderWorker:
         except Exception as error:
             raise unexpected(error, self._source) from error
         finally:
-            # The receiver ends, too: a reader that works no more must not send any more.
+            # The receiver ends, too, because a reader that has stopped must not send messages any more.
             self._connection.end("ended")
             self._reader.close()
 
@@ -236,9 +236,9 @@ class ReaderWorker:
         self._connection.end("closed")
 
     def _step(self) -> bool:
-        """Handle what came, do one piece of work, say what there is to say, and wait if there is nothing to do.
+        """Handle received messages, do one piece of work, send messages, and wait if there is no work.
 
-        False: the reader is to leave.
+        Return False if the reader must end.
         """
         available = self._reader.is_available
         available.begin()
@@ -275,8 +275,9 @@ class ReaderWorker:
             self._connection.flush()
 
     def _report(self, error: RaycdcError) -> None:
-        """Report the error to the coordinator, unless a retry may help: then a new incarnation retries
-        after a pause.
+        """Report the error to the coordinator, unless a retry may help.
+
+        In that case a new incarnation retries after a pause.
         """
         if not error.retryable:
             self._connection.send(ReaderFailed(type(error).__name__, str(error)))

@@ -1,6 +1,7 @@
 """The interface of a target for its comparison: its columns, and its rows as of one moment.
 
-`arrow_condition` covers wanted values by spans, by which readers of files skip whole files and groups of rows.
+`arrow_condition` makes a condition of spans that contain the wanted values. With it, readers skip whole files and
+groups of rows.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class NotComparedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Selects some rows: in each named column a row has one of the column's `values`.
+    """Selects some rows: each has, in every named column, one of the column's `values`.
 
-    These are distinct and ascending, of type int64, decimal128(38, 0) or string. With `of_changes`, rows which record
-    that the table was emptied (`raycdc.verify.changelog`) are selected, too.
+    Values are distinct and ascending, of type int64, decimal128(38, 0) or string. If `of_changes` is True, rows which
+    record that the table was emptied (`raycdc.verify.changelog`) are selected, too.
     """
 
     values: Mapping[str, pa.Array]
@@ -52,7 +53,8 @@ class TargetTable(Protocol):
     def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all rows with the columns `columns`, in that order, in the target's types.
 
-        With `wanted`, the reader skips as many other rows as it can: it may return more rows than wanted, never fewer.
+        If there is a filter `wanted`, the reader skips as many of the remaining rows as it can. It may return more rows
+        than wanted, but never fewer.
         """
 
 

@@ -43,7 +43,10 @@ class Warehouse:
     storage: StorageSettings
 
     def table(self, target: TableId) -> Table:
-        """Return the table. Raises `NotComparedError` if there is none, or if its catalog cannot be read here."""
+        """Return the table.
+
+        Raises `NotComparedError` if there is no such table, or if this module cannot read its catalog.
+        """
         absent = NotComparedError(f"there is no Iceberg table {target} in the catalog")
         if self.type == "hadoop":
             location = parse_location(self.warehouse)

@@ -1,4 +1,4 @@
-"""Reads collections like a source of this kind: raw BSON, decoded in the types that their fields must have."""
+"""Reads collections as a MongoDB source does: raw BSON, decoded to the types that the fields must have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raycdc.verify.changelog import EMPTIED, KIND, ORDER
 from raycdc.verify.targets.api import NotComparedError, RowFilter
 
 _BATCH_DOCUMENTS = 100_000
-#: The digits of a Decimal128, and of a date's second; values with more digits are stored as text.
+#: The digits of a Decimal128, and of a second in a date. Values with more digits are stored as text.
 _DECIMAL_DIGITS = 34
 _DATE_DIGITS = 3
 
@@ -76,8 +76,8 @@ class MongoDbRows:
         with connect(self._uri, key_path="sink.uri") as client:
             collection = client[self._target.db][self._target.table]
             found = RawFind(collection, self._query(wanted), [ID, *columns], batch_size=_BATCH_DOCUMENTS)
-            # The query uses the index, because a scan returns a document twice that is deleted and inserted again after
-            # it.
+            # The query uses the index. A scan would return a document twice if it is deleted and inserted again
+            # meanwhile.
             found.hint([(ID, ASCENDING)])
             try:
                 for raw in found:

@@ -1,4 +1,4 @@
-"""Reads tables of MySQL and MariaDB like a source of this kind: by one statement over the binary protocol."""
+"""Reads tables of MySQL and MariaDB as a MySQL source does: by one statement over the binary protocol."""
 
 from __future__ import annotations
 

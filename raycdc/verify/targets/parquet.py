@@ -32,8 +32,9 @@ class ParquetRows:
         return f"ParquetRows({str(self._folder)!r})"
 
     def columns(self) -> Sequence[str]:
-        """Return the columns of the files, which must be the same in all: one that older files lack may have been
-        renamed.
+        """Return the columns of the files.
+
+        All files must have the same columns, because a column that older files lack may be a renamed one.
         """
         found: list[str] | None = None
         for file in self._files():

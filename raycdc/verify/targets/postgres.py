@@ -107,7 +107,10 @@ class PostgresRows:
 
 
 def _stored(column: pa.Array) -> pa.Array:
-    """Return the stored values: numbers of any size and JSON come as an extension type of their text."""
+    """Return the stored values.
+
+    Numbers of any size and JSON come from the library as an extension type over their text.
+    """
     return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 

@@ -1,19 +1,19 @@
 """Holds back the dead letters of an epoch until its commit is recorded, so that each bad row appears once.
 
 An epoch that a driver stages may be staged again by the next driver, or never be committed. The file of its bad rows
-(`raycdc.segments.bad_rows`) is therefore hidden at first, and shown once the epoch is recorded. The hidden
-file is durable before any target can lack its rows.
+(`raycdc.segments.bad_rows`) is therefore hidden at first, and shown once the epoch is recorded. The hidden file is
+durable before any target is written without these rows.
 
 | | in a folder | on an object store |
 |---|---|---|
 | hidden | a hidden file in the final folder | in a folder of this machine, then (`keep`) in the state |
 | shown | by a hard link, which cannot be made twice | by a put of a new object; then the document is deleted |
 
-A document of the state is written only by the newest driver, in one step with a check of the generations. In a folder,
+Each write of a document of the state also checks the generations, so only the newest driver can write one. In a folder,
 the names of files contain the generation of their driver.
 
-*Crashes*: before the record, the next driver stages the epoch again and its files count, unless the target already
-holds the epoch: then the earlier driver's files count. After the record, the next start shows the files.
+*Crashes*: before the record, the next driver stages the epoch again, and its files are shown. If the target already
+holds the epoch, the files of the earlier driver are shown. After the record, the next start shows the files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class DeadLetters:
     def keep(self, epoch: int) -> None:
         """Copy the hidden files of `epoch` to the state, so that they survive the loss of this machine.
 
-        Called before any target can lack the rows. Does nothing for a state in a folder, where the files are already.
+        Called before any target is written without the bad rows. Does nothing if the state is in a folder, because the
+        hidden files are there already.
         """
         documents = self._documents
         if documents is None:
@@ -84,7 +85,7 @@ class DeadLetters:
         """Delete hidden files of epochs that will never be committed, or will be staged again.
 
         Call it while nothing is staged. Raises `FencedError` if a newer driver has replaced this one, so that no file
-        of the newer one is deleted.
+        of the newer driver is deleted.
         """
         files, documents = self._files(), self._documents
         waiting = [] if documents is None or not self._on else documents.list(_WAITING)

@@ -1,15 +1,15 @@
 """The epoch loop: takes sealed epochs in order and stages, commits, records and reports each.
 
-Runs on the driver, on a thread of the caller. Staging of epoch e+1 overlaps the commit of e, except for tables whose
-schema changes in e+1: these wait for the commit, then for the change. Epochs commit strictly in order, the tables of
-one epoch on a few threads. The loop itself needs no Spark, because the sink runs its tasks by the runner in its
-context.
+Runs on the driver, on a thread of the caller. Staging of epoch e+1 overlaps the commit of e. A table whose schema
+changes in e+1 is an exception: it is staged after the commit of e and the change of its target. Epochs commit strictly
+in order, the tables of one epoch on a few threads. The loop itself needs no Spark, because the sink's tasks run on the
+task runner in the sink's context.
 
-*Crashes*: before the sink's commits, the epoch is staged again. Between or after them, `recover` reads what the sink
-holds and replays what is missing. After the record, only the message to the source side is lost, and the source side
-reads the record when it starts.
+*Crashes*: before the sink's commits, the epoch is staged again. Between or after the commits, `recover` reads which
+targets hold the epoch, and writes it to the others. After the record, only the message to the source side is lost, and
+the source side reads the record when it starts.
 
-If rows of an epoch are lost before they were written, their source tables are resnapshotted.
+If rows of an epoch are lost before a target got them, their source tables are resnapshotted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POLL_S = 0.2
 class EpochLoop:
     """Delivers epochs; see the module's docstring.
 
-    `sink` must be open. A loop cannot be used again after it was stopped, or after `inspect`.
+    `sink` must be open. After `stop` or `inspect`, the loop cannot be used any more.
     """
 
     def __init__(self, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> None:
@@ -55,14 +55,14 @@ class EpochLoop:
     def stop(self) -> None:
         """Let `run` return after the current commit.
 
-        Epochs that were staged after it are staged again at the next start.
+        Later epochs that are already staged are staged again at the next start.
         """
         self._parts.stopping.set()
 
     def recover(self) -> Recovery:
         """Make the sink and the commit record agree. Call it before `run`, and before anything is read.
 
-        Raises `SinkError` or `StateError` if they contradict each other; nothing is changed then.
+        Raises `SinkError` or `StateError` if the sink and the record contradict each other; nothing is changed then.
         """
         if self.committed:
             # The driver that recorded the epoch may have died before its dead letters were shown.
@@ -129,7 +129,7 @@ class EpochLoop:
 def request_resnapshot(
     store: CheckpointStore, warn: Callable[[str], None], manifest: Manifest, tables: Sequence[TableId], text: str
 ) -> None:
-    """Request a durable resnapshot of `tables` from the epoch of `manifest` on, which the next source side carries out.
+    """Store a request to resnapshot `tables` from the epoch of `manifest` on. The next source side carries it out.
 
     Raises `StateError` with `text` if the source cannot take snapshots.
     """

@@ -1,11 +1,11 @@
 """Makes the sink and the commit record agree before reading begins: at a start, and after the loss of a node. The epoch
-loop calls it. `inspect` returns for ``raycdc check`` what `run` would find, and changes nothing.
+loop calls it. `inspect` returns what `run` would find, for ``raycdc check``, and changes nothing.
 
 For each sealed epoch without a record, the targets and the segments are checked, and `raycdc.state.recovery` decides by
 a table of cases.
 
-*Crashes*: the next start makes the same decision, because every step can be repeated, and is durable before the next
-one relies on it.
+*Crashes*: the next start makes the same decision, because every step can be repeated, and each step is durable before
+the next step begins.
 """
 
 from __future__ import annotations
@@ -194,10 +194,10 @@ class EpochRecovery:
     def _check_record(self) -> set[str] | None:
         """Compare the targets with the commit record.
 
-        Targets of tables that are no longer followed are ignored. A target that lacks recorded rows is parked if others
-        do not lack theirs, or if it exists and another client changed it. If all targets lack their rows, the sink
-        itself was moved or is not accessible, and its error is raised. Row stores are in the state, so they are handled
-        one by one.
+        Targets of tables that are no longer followed are ignored. A target that lacks recorded rows is parked if some
+        other target has its rows, or if it exists and another client changed it. If all targets lack recorded rows, the
+        sink itself was moved or is not accessible, and its error is raised. Row stores are in the state and not in the
+        sink, so they are handled one by one.
 
         Returns None if nothing is lacking and the record stays as it is; otherwise the targets that the user has asked
         to resnapshot.
@@ -303,15 +303,14 @@ class EpochRecovery:
         self._writer.commit(prepared)
 
     def _freeze(self, manifest: Manifest, decision: Frozen) -> list[int]:
-        """Complete an epoch that some targets cannot get, because its rows are lost or they have a tombstone of it.
+        """Complete an epoch that some targets cannot get, because its rows are lost or because these targets have a
+        tombstone of it. The source tables of these targets are resnapshotted.
 
-        Their source tables are resnapshotted.
+        *Crashes*: until all targets hold the epoch, the next start makes the same decision, and can repeat the requests
+        and the drops. After that, the epoch is recorded, and the requests are durable already.
 
-        *Crashes*: until all targets hold the epoch, the next start decides the same, and requests and drops can be
-        repeated. After that, the epoch is recorded, and the requests are durable already.
-
-        Later epochs are dropped without tombstones. No commit of them began, because this epoch is incomplete, and a
-        tombstone of a later epoch would wrongly say that its table holds this one.
+        Later epochs are dropped without tombstones. No commit of a later epoch has begun, because this epoch is
+        incomplete. A tombstone of a later epoch would wrongly say that its target holds this epoch.
         """
         prepared = self._writer.prepared(manifest)
         targets = self._planner.targets(manifest)
@@ -335,7 +334,7 @@ class EpochRecovery:
     ) -> dict[TableId, list[TableId]]:
         """Return the merged targets with one row per key that are connected to `sources` by shared tables.
 
-        They are refilled together, because their rows cannot be told apart by table.
+        These targets are refilled together, because their rows cannot be told apart by source table.
         """
         stream = stream_of(manifest)
         if stream is None or not self._ports.routing.upsert:
@@ -355,10 +354,9 @@ class EpochRecovery:
         return together
 
     def _drop_from(self, epoch: int) -> list[int]:
-        """Write tombstones of `epoch` and all later epochs to every target they name, then drop their manifests.
-
-        A target that refuses its tombstone is parked; its resnapshot removes any row that an old driver may still write
-        there.
+        """Write tombstones of `epoch` and all later epochs to every target they name, then drop the manifests of these
+        epochs. A target that refuses its tombstone is parked; its resnapshot removes any row that a suspended driver
+        may still write there.
         """
         known = self._ports.routing.known
         for manifest in self._store.manifests(after=epoch - 1):
@@ -398,7 +396,7 @@ class EpochRecovery:
 
 
 def _behind(last: Manifest) -> Manifest:
-    """Return an empty manifest right after `last`. Targets that lack rows of the record are parked as of it."""
+    """Return an empty manifest right after `last`, as of which targets are parked that lack rows of the record."""
     return replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
 
 

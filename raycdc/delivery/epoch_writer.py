@@ -1,10 +1,9 @@
 """Writes one epoch to its targets: stages the rows, changes schemas, commits the tables, and parks targets that refuse.
 
-The epoch loop calls it and decides the order. A `TableRefusedError` concerns only the target that was being written. If
-it is raised by a stage job for many targets, each target is then staged alone to find the one. The caller handles every
-other error.
+The epoch loop calls it and decides the order. A `TableRefusedError` concerns only one target. If a stage job for many
+targets raises it, each target is staged alone to find the target concerned. The caller handles every other error.
 
-`EpochParts` are the objects that writing, deciding and recovering share.
+`EpochParts` holds the objects that the epoch loop, its recovery and the epoch writer share.
 """
 
 from __future__ import annotations
@@ -91,8 +90,8 @@ class EpochParts:
 #: The number of tables of an epoch that commit concurrently. A commit mostly waits for the disk or the JVM.
 COMMIT_THREADS = 4
 
-#: How long an unreachable node with segments is retried before the epoch loop fails. A node's server restarts within
-#: seconds; the time is too short for a machine to boot.
+#: How long an unreachable node with segments is retried before the epoch loop fails. The server of a node restarts
+#: within seconds. A machine takes longer to boot, so its segments count as unavailable.
 NODE_POLICY = RetryPolicy(longest_s=2.0, retry_s=30.0)
 
 
@@ -191,7 +190,7 @@ class EpochWriter:
     def _fitting(self, prepared: PreparedEpoch, work: TableCommit, error: TableRefusedError) -> TableCommit:
         """Return `work` without the rows that its target can never have, if ``on_bad_record`` leaves such rows out.
 
-        Otherwise raises the refusal, with the row if it can be identified.
+        Otherwise raise the error of the target, with the row if it can be identified.
         """
         if not isinstance(error, ValueRefusedError) or isinstance(error, ReferenceRefusedError):
             raise error
@@ -316,9 +315,9 @@ class EpochWriter:
             )
 
     def _commit_tables(self, prepared: PreparedEpoch) -> None:
-        """Commit all tables. If some fail, the others still finish, and then the first error is raised.
-
-        A table that is refused because of a foreign key is retried after the others.
+        """Commit all tables. If some fail, the remaining tables are still committed, and then the first error is
+        raised. If a foreign key refuses a table, the table is retried after the remaining tables, which may have the
+        rows that it refers to.
         """
         commits = [work for work in self.taking_part(prepared, prepared.commits) if work.target in prepared.staged]
         # The largest tables come first, so that no thread is left with a large one at the end.
@@ -417,7 +416,7 @@ def _refusing(
 ) -> list[tuple[TableCommit, TableRefusedError]]:
     """Call `act` for all `commits` in `pool`.
 
-    Return those that are refused, with the error. Raises the first other error.
+    Return the commits that are refused, each with its error. Raises the first error that is no refusal.
     """
     refused = []
     for work, done in [(work, pool.submit(act, work)) for work in commits]:
@@ -451,7 +450,7 @@ def _followed(commits: Sequence[TableCommit]) -> tuple[FollowedChange, ...]:
 
 
 def by_changes(commits: Sequence[TableCommit]) -> tuple[list[TableCommit], list[TableCommit]]:
-    """Return the commits that may be staged during the previous epoch's commit, and those that must wait for a schema
+    """Return the commits that may be staged while the previous epoch commits, and those that must wait for a schema
     change.
     """
     return [work for work in commits if not work.changes], [work for work in commits if work.changes]

@@ -1,9 +1,9 @@
 """Computes how far the sink is behind the source, even while the source is idle.
 
 Readers report the time up to which they have seen their source (`raycdc.source.protocol.metrics.LogMetrics.seen_ms`).
-All changes until that time are in the epoch that was open then, or in an earlier one. Once the sink holds that epoch,
-it is current up to that time. While no reader has undelivered changes and no epoch is being written, the sink is as
-current as the readers.
+All changes until that time are in the epoch that was open when the report was made, or in an earlier one. Once the sink
+holds that epoch, the sink is current up to that time. While no reader has undelivered changes and no epoch is being
+written, the sink is as current as the readers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ EPOCHS_MAX = 64
 
 
 class Lag:
-    """The lag of one run. Thread-safe: the watching thread reports statuses, and the epoch loop's threads report
-    commits.
+    """The lag of one run. Thread-safe: the thread that watches the run passes in statuses, and the threads of the epoch
+    loop pass in commits.
     """
 
     def __init__(self) -> None:

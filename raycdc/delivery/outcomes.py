@@ -77,8 +77,8 @@ class EpochStatistics:
 class Recovery:
     """The result of `EpochLoop.recover`.
 
-    It lists the epochs that were recorded, replayed, dropped, and frozen: completed for some targets, while the tables
-    of others are resnapshotted. Reading goes on after `epoch`.
+    It lists the epochs that were recorded, replayed, dropped and frozen. A frozen epoch is complete for some targets;
+    the source tables of its other targets are resnapshotted. Reading goes on after `epoch`.
     """
 
     epoch: int

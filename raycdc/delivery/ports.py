@@ -1,6 +1,6 @@
 """The inputs of an epoch loop, as a driver, ``raycdc check`` or a test supplies them.
 
-They contain the routes of tables, and the parts that transform rows on their way to the targets.
+`Routing` has the routes of tables, and the parts that transform rows on their way to the targets.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Joins(Protocol):
     def __call__(
         self, segments: Sequence[Segment], made: Sequence[FilteredSegment], resolved: ResolvedTransform, epoch: int
     ) -> list[FilteredSegment]:
-        """Return each of the transformed segments `made`, joined by the lookups of its rows. Blocks."""
+        """Return the joined segment of each of the transformed segments `made`. Blocks."""
 
     def forget(self, epoch: int) -> None:
         """Delete the joined segments of `epoch`, which is recorded."""
@@ -93,17 +93,17 @@ def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
 class EpochPorts:
     """The inputs and outputs of an epoch loop, and its two policies.
 
-    The policy `routing` says to which targets tables go. The policy `parking` says which refusals park a target instead
-    of ending the run, and reports them (by default none is parked).
+    The policy `routing` decides to which targets tables go. The policy `parking` decides which refusals park a target
+    instead of ending the run (default: none), and reports them.
 
-    `generation` returns the driver's own generation, which rises when its coordinator was replaced
+    `generation` returns the driver's own generation, which rises when the driver replaces its coordinator
     (`raycdc.state.drivers.driver_generation`). `next_sealed(after, timeout_s)` returns the first sealed epoch greater
     than `after`, or None after the timeout; it may raise to end the loop. `on_committed` is called after each record,
-    in order, on a thread of the loop. `request_resnapshot` durably requests new snapshots of source tables whose rows
-    of an epoch are lost (the text says why), or raises if that is impossible. `access` returns how segments are reached
-    now. `threads` runs the loop's stages and commits, and `tracker` shows what they are doing. `copies` restores
-    segments of lost nodes. `read_by` returns which engine's readers sealed the epochs of a generation, or None for an
-    earlier run's.
+    in order, on a thread of the loop. `request_resnapshot` stores a request for new snapshots of source tables whose
+    rows of an epoch are lost. Its text gives the reason. It raises an error if the source cannot take snapshots.
+    `access` returns the present access to segments. `threads` runs the loop's stages and commits, and `tracker` shows
+    what they are doing. `copies` restores segments of lost nodes. `read_by` returns the engine whose readers sealed the
+    epochs of a generation; None for a generation of an earlier run.
     """
 
     generation: Callable[[], OwnGeneration]

@@ -1,5 +1,4 @@
-"""Writes commit records: what each target holds, which targets are parked, and which source tables their rows come
-from.
+"""Writes commit records: the epoch that each target holds, the parked targets, and the source tables of each target.
 
 One writer belongs to one epoch loop. It reads the newest record when it is created, and writes each later one.
 
@@ -41,8 +40,8 @@ def table_of(slot: TableId) -> TableId | None:
 class CommitRecordWriter:
     """Writes commit records; see the module's docstring.
 
-    `on_parked` is called with the targets that a new record parks, once for each. The source reads the parked targets
-    of the first record itself when it starts.
+    `on_parked` is called once for each target that a new record parks. It is not called for targets that the first
+    record already parks, because the source reads these itself when it starts.
     """
 
     def __init__(
@@ -115,10 +114,8 @@ class CommitRecordWriter:
         return now_ms
 
     def _describe(self, routes: Mapping[str, RoutedTarget], part: Collection[TableId]) -> None:
-        """Note the columns of the epoch's targets after the epoch.
-
-        A target outside of `part` refused the epoch, but may have some of its columns. If it has no earlier epoch, its
-        `schema` stays empty.
+        """Note the columns that the epoch's targets have after the epoch. A target that is not in `part` refused the
+        epoch, but may have got some of its columns. If such a target has no earlier epoch, its `schema` stays empty.
         """
         for name, target in routes.items():
             if TableId.parse(name) in part:
@@ -135,7 +132,7 @@ class CommitRecordWriter:
         self._reported |= {name: entry.since_ms for name, entry in targets.items()}
 
     def _write(self, epoch: int) -> int:
-        """Write the record. Repeat that if the driver's own generation rose during the write."""
+        """Write the record. Write it again if the driver's own generation rose during the write."""
         now_ms = time.time_ns() // 1_000_000
         tables = dict(self._vectors)
         known = {name: tables.pop(name) for name in sorted(self._slots)}

@@ -1,4 +1,5 @@
-"""How a process reaches segments: it maps files on its own node, and asks Arrow Flight servers for others.
+"""Gives a process access to segments: it maps files on its own node, and requests those of other nodes from Arrow
+Flight servers.
 
 The launcher makes a `SegmentAccess` for every process that reads segments (the epoch loop, sinks and their tasks,
 readers), and a `SpoolAddress` for every process that writes them.
@@ -28,15 +29,13 @@ class Copies(Protocol):
     """Takes a copy of each finished segment (`raycdc.segments.copies`)."""
 
     def put(self, path: Path) -> None:
-        """Copy the file, and block until the copy is safe. Raises `SpoolError` if that is impossible."""
+        """Copy the file, and block until the copy is durable. Raises `SpoolError` if the file cannot be copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolAddress:
-    """The destination of new segments.
-
-    `folder` is on this machine, `node` is the name of the spool's node, and `flight` its Flight endpoint (empty: none).
-    `copies` gets a copy of each segment, if it is given.
+    """The destination of new segments: a spool. `folder` is its folder on this machine, `node` is the name of its node,
+    and `flight` is the node's Flight endpoint (empty: none). If `copies` is given, it gets a copy of each segment.
     """
 
     folder: Path
@@ -49,7 +48,7 @@ class SpoolAddress:
 class SegmentAccess:
     """The node of a process (default: the one with the state), and the means to read segments of other nodes.
 
-    `token` is the one that Flight servers ask for; `repr` does not show it. `authority` is the certificate by which
+    `token` is the token that Flight servers require; `repr` does not show it. `authority` is the certificate by which
     clients verify servers on other machines (`raycdc.segments.certificates`). `flights` maps the names of the other
     nodes that are reachable now to the endpoints of their spools. Only the driver knows them and writes them into
     descriptors (`located`).
@@ -101,9 +100,8 @@ def mapped_reader(path: Path, expected_bytes: int) -> Any:
 
 
 def batch_range(batches: int, part: tuple[int, int]) -> range:
-    """Return the indexes of the batches in the i-th of n runs, where `part` is (i, n).
-
-    The runs of all i cover each batch once.
+    """Return the indexes of the batches in the i-th of n runs of successive batches, where `part` is (i, n). The n runs
+    together contain each batch once.
     """
     index, count = part
     assert 0 <= index < count, part

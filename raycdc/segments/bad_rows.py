@@ -1,8 +1,8 @@
-"""Rows that cannot become rows of their target: the changelog without them, and the place where they are kept.
+"""Bad rows, which cannot become rows of their target: how they are left out of a changelog, and where they are kept.
 
 A row is *bad* if an expression of its table's transform fails on it, or if one of its values does not fit the type that
-a merged target has. Each image of an update is judged by itself, in whatever epoch it is. Bad rows are therefore left
-out as by a filter: the target has no row while the row at the source is bad.
+a merged target has. Each image of an update is judged by itself. Bad rows are left out as by a filter: while the row at
+the source is bad, the target does not have it.
 
 | before | after | becomes |
 |---|---|---|
@@ -12,13 +12,14 @@ out as by a filter: the target has no row while the row at the source is bad.
 | bad | bad | nothing |
 
 A row that was good when it was written may be bad when it is deleted, because a column's type changed meanwhile. In an
-upsert target, a bad before-image and a bad deletion therefore always delete their key, which is harmless if the target
-does not have it. `raycdc.delivery.rows.bad_row_filter` raises an error for changes that a changelog, or a target of
-several tables, cannot follow.
+upsert target, a bad before-image and a bad deletion therefore always delete their key. This is harmless if the target
+does not have the key. A changelog, or a target of several tables, cannot follow some of these changes;
+`raycdc.delivery.rows.bad_row_filter` raises an error for them.
 
-Images of a Kafka topic may lack values, so a bad image does not show what the target has. A bad deletion therefore
-remains a deletion, and in an upsert target a bad insert or after-image deletes its key, too. The same applies to a bad
-row that a backfill reads, because the target may have an earlier, good version of it.
+Images of a Kafka topic may lack values, so a bad image does not show if the target has an earlier, good version of the
+row. A bad deletion therefore remains a deletion. In an upsert target, a bad insert or after-image deletes its key, too.
+Bad rows that a backfill reads are treated in the same way, because the target may have earlier, good versions of them,
+too.
 
 A segment without its bad rows and the file of its *dead letters*, the bad rows, are written together: after an error,
 neither exists.
@@ -26,8 +27,8 @@ neither exists.
 The modules that make segments from segments (`raycdc.delivery.rows.bad_row_filter`, `raycdc.spark.derive`) call this
 one, on their own threads.
 
-Rows that the source cannot supply (`raycdc.state.missing`) are treated like bad rows, by the same policy. The target
-lacks such a row from the deletion on that the epoch contains for it.
+Rows that the source cannot supply (`raycdc.state.missing`) are treated like bad rows, by the same policy. The epoch
+contains a deletion of each such row, so the target does not have the row afterwards.
 
 The driver and its tasks write a file of dead letters while the epoch is staged. Its hidden name contains the driver's
 generation, so that no driver overwrites another's file. `raycdc.delivery.dead_letters` renames it once the epoch is
@@ -66,8 +67,8 @@ _WAITING = re.compile(r"\.((\d{10})-.+\.jsonl)\.(\d{10})\.([0-9a-f]{16})")
 class PendingDeadLetterFile:
     """A hidden file with bad rows of `epoch`, which is renamed to `name` once the epoch is recorded.
 
-    `driver` is the generation of the driver that wrote it. If several drivers wrote files of one `part`, only those of
-    the newest one count, because it staged the part again.
+    `driver` is the generation of the driver that wrote the file. If several drivers wrote files of one `part`, only the
+    files of the newest driver count, because it staged the part again.
     """
 
     epoch: int
@@ -99,7 +100,7 @@ def epoch_of(file: str) -> int | None:
 class DeadLetterFile:
     """A file of bad rows, with one JSON object per line: the table and position, the `reason`, and the `row`.
 
-    `close` leaves it under the hidden name of `waiting`.
+    After `close`, the file still has the hidden name of `waiting`.
     """
 
     def __init__(self, folder: Path, waiting: PendingDeadLetterFile) -> None:
@@ -198,13 +199,13 @@ class BadRecords:
     """The policy for bad rows.
 
     `action` is ``pipeline.on_bad_record``: `PARK`, `FAIL`, `SKIP` or `DEAD_LETTER`. `DEAD_LETTER` keeps bad rows in
-    `folder` of this machine, hidden until their epoch is recorded. `upsert`: the sink updates rows, and the target has
-    those of one table only. `partial`: images may lack values, and inserted rows may already exist. `driver` is the
-    generation of the driver that stages. `location` is shown to people as the location of kept rows, if it is not
-    `folder`.
+    `folder` of this machine, hidden until their epoch is recorded. If `upsert` is True, the sink updates rows, and the
+    target has rows of one table only. If `partial` is True, images may lack values, and the keys of inserted rows may
+    already exist. `driver` is the generation of the driver that stages. `location` is the location of kept rows that
+    messages name, if it differs from `folder`.
 
-    With `upsert` and `partial`, a row that a filter does not want deletes its key, because nothing shows whether the
-    row before it was wanted; not if `keeps_unwanted`.
+    If both are True, a row that does not pass the filter deletes its key, because it is unknown if the row before the
+    change passed the filter. If `keeps_unwanted` is True, such a row is only left out.
     """
 
     action: str = FAIL
@@ -219,7 +220,7 @@ class BadRecords:
     def leaves_out(self) -> bool:
         """Return True if bad rows are left out of targets.
 
-        Otherwise the first one is an error of its table or of the run.
+        If False, the first bad row is an error of its table or of the run.
         """
         return self.action in (SKIP, DEAD_LETTER)
 
@@ -260,10 +261,10 @@ class FilteredSegment:
 
 
 def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -> tuple[Any, Any]:
-    """Return the new `_op` codes of rows, and which rows are kept.
+    """Return the new `_op` codes of rows, and a mask of the rows that are kept.
 
-    `ops` and `numbers` are the rows' codes and `_seq`. `wanted` are the rows that pass the filter, and `bad` the bad
-    ones. The two images of an update must be next to each other.
+    `ops` and `numbers` are the rows' codes and `_seq`. The mask `wanted` is True for rows that pass the filter, and the
+    mask `bad` for bad rows. The two images of an update must be next to each other.
     """
     made, kept = ops.copy(), wanted & ~bad
     before = update_indexes(ops, numbers)
@@ -300,7 +301,10 @@ def update_indexes(ops: Any, numbers: Any) -> Any:
 
 
 def whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches that never end between the two images of an update. Skips empty batches."""
+    """Yield the rows of `batches` in batches that never end between the two images of an update.
+
+    Skips empty batches.
+    """
     held: pa.RecordBatch | None = None
     for batch in batches:
         rows = batch
@@ -323,10 +327,10 @@ FilteredRows = tuple[pa.RecordBatch, int, str]
 def write_filtered(
     writer: SegmentWriter, dead_letters: DeadLetterFile | None, batches: Iterable[FilteredRows], *, seq_base: int
 ) -> FilteredSegment:
-    """Write `batches` to the segment of `writer`, and return it; its segment is None if no row remains.
+    """Write `batches` with `writer`, and return the filtered segment; its `segment` is None if no row remains.
 
-    Whoever makes `batches` has already written the bad rows to `dead_letters`, which is closed here. Blocks on the
-    disk; after an error, neither a segment nor dead letters remain.
+    The iterator `batches` has removed the bad rows and written them to `dead_letters`; this function closes that file.
+    Blocks on the disk. After an error, neither a segment nor dead letters remain.
     """
     count, why = 0, ""
     try:
@@ -355,8 +359,9 @@ class MissingRowCount:
 def record_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, MissingRowCount]:
     """Write the keys of an epoch's missing rows to a dead-letter file, and return how many rows each table lacks.
 
-    Called before the epoch is used. The file is durable, and may be written again. Without dead letters, the rows are
-    only counted. Returns nothing if the policy leaves no rows out (see `refused_missing`).
+    Called before a target or a consumer gets the epoch. The file is durable afterwards, and may be written again. If
+    the policy keeps no dead letters, the rows are only counted. Returns an empty result if the policy leaves no rows
+    out (see `refused_missing`).
     """
     rows = missing_rows(manifest)
     if not rows or not records.leaves_out:

@@ -1,8 +1,7 @@
 """Certificates of one job's Flight servers, signed by an authority that the driver makes for this job alone.
 
-Every process that reads segments gets the authority's certificate along with the job's token. It therefore refuses a
-server without a certificate of the driver's, or at another address, before it sends the token. Keys exist in memory
-only.
+Every process that reads segments gets the authority's certificate along with the job's token. Before it sends the
+token, it checks that the authority signed the server's certificate for the server's address. Keys exist in memory only.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ class ServerIdentity:
 
 
 class JobAuthority:
-    """Signs the certificates of one job's servers. Pickling leaves out its key, because only the driver signs."""
+    """The authority that signs the certificates of one job's servers. Its pickle does not contain its key, because only
+    the driver signs.
+    """
 
     def __init__(self, certificate: bytes, key: bytes = b"") -> None:
         self.certificate = certificate

@@ -1,11 +1,11 @@
 """Copies of segments on an object store (``pipeline.spool``), which replace the spool of a node that is lost.
 
-Segments are still read on the node that wrote them. A reader stores the copy before it reports the segment, and a
-driver that recovers fetches the copies of segments that no node has any more. Each segment that a manifest names
-therefore survives the loss of any node.
+Segments are normally read on the node that wrote them. A reader stores the copy before it reports the segment. A driver
+that recovers fetches the copies of segments that no node has any more. Each segment that a manifest names therefore
+survives the loss of any node.
 
-A copy that is missing or damaged is ignored: the segment is then lost, and recovery reads its rows again. Copies only
-save time, so they may be deleted without a fence.
+If a copy is missing or damaged, too, the segment is lost, and recovery reads its rows again. Copies only save time, so
+a driver may delete them without a check that no newer driver has replaced it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class SegmentCopies:
             raise SpoolError(f"{cause} It is the copy of a segment (pipeline.spool).") from cause
 
     def restored(self, manifest: Manifest, spool: Path, access: SegmentAccess) -> Manifest:
-        """Return `manifest` with those segments that no node has in `spool`, the state's own, where their copies are
-        written.
+        """Return `manifest` with lost segments restored from their copies.
 
-        A segment without a usable copy stays as it is.
+        Segments that no node has any more are written to `spool`, the spool of the state's node. A segment without a
+        usable copy stays as it is.
         """
         return replace(manifest, segments=tuple(self._restored(manifest.segments, spool, access)))
 

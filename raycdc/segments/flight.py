@@ -2,8 +2,8 @@
 
 Each node has one server, in a reader process or on its own, which serves the files of its spool. On the driver's node
 it also serves the folders of derived and filtered segments. The server maps a file and streams its batches. Every call
-carries a bearer token, which is compared in constant time. The server listens on loopback unless it is given another
-address, together with an identity (`raycdc.segments.certificates`) that clients verify.
+carries a bearer token, which is compared in constant time. By default the server listens on loopback. To listen on
+another address, it needs an identity (`raycdc.segments.certificates`), which clients verify.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycdc.segments.access import SegmentAccess, batch_range, checksum_of, mapp
 from raycdc.segments.certificates import ServerIdentity
 from raycdc.state.manifests.manifest import Segment
 
-#: A call is given up after this long. Segments stream at disk speed, so a slower answer means a dead connection.
+#: The timeout of a call in seconds. Segments stream at disk speed, so a slower answer means a dead connection.
 CALL_TIMEOUT_S = 120.0
 
 _HEADER = "authorization"
@@ -31,8 +31,8 @@ _HEADER = "authorization"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for stored columns (None: all) of one run of a segment's batches; `part` is (i, n) for the i-th of n
-    runs.
+    """A request for stored columns (None: all) of some batches of a segment. Its batches are divided into n runs, and
+    `part` is (i, n) for the i-th run.
     """
 
     path: str
@@ -50,7 +50,8 @@ class Request:
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Serves segments below `spool` and `more_folders`. Readers put its `endpoint` into their descriptors.
+    """A server for the segments below `spool` and `more_folders`. Readers put its `endpoint` into the descriptors of
+    their segments.
 
     Connections are encrypted if it has an `identity`; without one, it must listen on loopback.
     """
@@ -129,7 +130,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 def fetch(
     segment: Segment, columns: list[str] | None, part: tuple[int, int], access: SegmentAccess
 ) -> Iterator[pa.RecordBatch]:
-    """Yield stored batches of `segment` from its node.
+    """Yield the stored batches of `segment`, requested from its node.
 
     Raises `StateError` if the file is missing or damaged, and `SegmentUnavailableError` if the node does not answer.
     """
@@ -170,7 +171,9 @@ def intact_there(segment: Segment, access: SegmentAccess, *, checksum: bool) -> 
 
 
 def delete_there(segment: Segment, access: SegmentAccess) -> None:
-    """Delete the file on its node, if the node answers. A node deletes remaining unused files when it starts."""
+    """Delete a segment's file on its node, if the node answers. Otherwise the file remains until the node starts again,
+    because a node deletes unused files when it starts.
+    """
     body = json.dumps({"path": segment.path}).encode()
     try:
         with _connected(segment, access) as client:
@@ -182,9 +185,8 @@ def delete_there(segment: Segment, access: SegmentAccess) -> None:
 
 
 def _connected(segment: Segment, access: SegmentAccess) -> Any:
-    """Return a client of the segment's node.
-
-    TLS fails unless the job's authority signed a certificate for that address.
+    """Return a client of the segment's node. A TLS connection fails unless the job's authority signed a certificate for
+    the node's address.
     """
     secure = segment.flight.startswith("grpc+tls:")
     return flight.connect(segment.flight, tls_root_certs=access.authority) if secure else flight.connect(segment.flight)

@@ -1,13 +1,13 @@
-"""Reads segments: mapped from disk on the node that has them, through Arrow Flight from other nodes.
+"""Reads segments: those of this node are mapped from disk, those of other nodes come through Arrow Flight.
 
 Called inside sink tasks, in Spark's Python workers or in the driver. Both ways give the same batches, and reading a
 segment twice gives the same rows, so a task can be retried. Reading a segment that is missing or has another size than
-its descriptor says raises `StateError`: the epoch must be replayed or read again. The caller says on which node the
-process is (`raycdc.segments.access`).
+its descriptor says raises `StateError`: the epoch must be replayed or read again. The caller passes the node of the
+process (`raycdc.segments.access`).
 
-Segments with a view (`raycdc.model.view`) are read as other rows: columns are chosen, renamed and added, and types are
-widened. `raycdc.model.evolution.merge` decides the types of a merged target. Values are converted exactly; one that
-does not fit raises a `DataError` that names the table, column and row.
+The rows of a segment with a view (`raycdc.model.view`) are read in the form of its target: columns are chosen, renamed
+and added, and types are widened. `raycdc.model.evolution.merge` decides the types of a merged target. Values are
+converted exactly; a value that does not fit raises a `DataError` that names the table, column and row.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from raycdc.state.manifests.manifest import Segment
 
 
 def stored_names(view: RowView, columns: Sequence[str]) -> list[str]:
-    """Return the stored columns to read for `columns`, which may be the target's and metadata columns.
+    """Return the stored columns to read for `columns`, which may be columns of the target and metadata columns.
 
-    There is always at least one, because a batch without columns has no number of rows.
+    The result is never empty, because a batch without columns has no number of rows.
     """
     found = _unmerged_names(view, columns)
     if view.projection is not None:
@@ -112,7 +112,9 @@ def _output(batch: pa.RecordBatch, output: Output) -> pa.Array:
 
 
 def _is_deleted(ops: pa.Array) -> pa.Array:
-    """Return which rows delete their key. A before-image does; if the key stays the same, its after-image follows."""
+    """Return a mask of the rows that delete their key. A before-image counts as a deletion; if the key stays the same,
+    the after-image inserts it again.
+    """
     return pc.is_in(ops, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
 
 
@@ -131,7 +133,8 @@ def _symbols() -> pa.StringArray:
 
 
 def turned(array: pa.Array, have: LogicalType, want: LogicalType) -> pa.Array:
-    """Return values of type `have` converted to type `want`, which is the merge of `have` and other types.
+    """Return values of type `have` converted to type `want`, into which `have` was merged with the types of other
+    tables.
 
     Raises pyarrow's error for a value that does not fit.
     """
@@ -201,10 +204,10 @@ def read_segment(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of `segment` in order, with absolute `_seq`.
 
-    `columns` chooses and orders columns. It may name ``_db``, ``_table`` and `OWNER`; None: the stored ones. `part`
-    (i, n) reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With
-    `symbols`, `_op` is text (``+I``) instead of its code. If the segment has a view, its columns are those of the
-    view's target. Blocks on disk or network.
+    `columns` chooses and orders the columns, and may also name ``_db``, ``_table`` and `OWNER`; None: the stored
+    columns. `part` (i, n) reads the i-th of n nearly equal runs of batches, so that several tasks share a large
+    segment. With `symbols`, `_op` is text (``+I``) instead of its code. If the segment has a view, its columns are
+    those of the view's target. Blocks on disk or network.
     """
     if segment.view is not None:
         return _viewed(segment, segment.view, columns, access=access, part=part, symbols=symbols)
@@ -316,8 +319,8 @@ def _flight(
 def _finished(
     batch: pa.RecordBatch, segment: Segment, columns: Sequence[str] | None, *, symbols: bool
 ) -> pa.RecordBatch:
-    """Return the stored batch with absolute numbers, the columns of the descriptor, and `columns` in the requested
-    order.
+    """Return the stored batch with an absolute `_seq`, with the columns that the descriptor implies, and with `columns`
+    in the requested order.
     """
     names = batch.schema.names
     arrays = {name: batch.column(i) for i, name in enumerate(names)}

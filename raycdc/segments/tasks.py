@@ -1,7 +1,7 @@
 """Stage tasks: units of sink work that run wherever a runner puts them, in a Spark task or in the driver process.
 
-A task is a frozen value that contains all its inputs, and is pickled by the name of its class. Nothing is therefore
-captured by accident, and a task gives the same files wherever and however often it runs. The sink gets the runner as
+A task is a frozen value that contains all its inputs. It is pickled by the name of its class, so no variable is
+captured by accident. A task gives the same files wherever and however often it runs. The sink gets the runner as
 `SinkContext.run_tasks`, and does not know which engine runs the tasks.
 """
 
@@ -40,7 +40,8 @@ class StageTask(ABC, Generic[ResultT_co]):
     def segments(self) -> Collection[Segment]:
         """Return the segments whose rows the task writes.
 
-        Their rows are counted for the engine that runs the task; the rows of other segments count for the driver.
+        Statistics count these rows for the engine that runs the task, and the rows of all other segments for the
+        driver.
         """
         return ()
 
@@ -56,7 +57,9 @@ class TaskRunner(Protocol):
 
 
 class TaskLog:
-    """Remembers the segments whose rows Spark's tasks wrote, until they are counted; for any thread."""
+    """A record of the segments whose rows Spark's tasks wrote, kept until the rows are counted. Callable from any
+    thread.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -96,9 +99,10 @@ def run_in_process(tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
 
 
 class ThreadTaskRunner:
-    """A `TaskRunner` on threads of this process: tasks spend their time in Arrow, which releases the GIL.
+    """A `TaskRunner` on threads of this process, for runs without Spark.
 
-    For runs without Spark. A failed task fails the call, after the others have ended.
+    Threads are enough, because tasks spend their time in Arrow, which releases the GIL. If a task fails, the call waits
+    for the other tasks and then raises the error.
     """
 
     def __init__(self, threads: int) -> None:

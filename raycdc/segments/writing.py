@@ -1,18 +1,17 @@
 """Writes segments: uncompressed Arrow IPC files in the reader's spool, durable before they are reported.
 
-Called by source readers, on the reader's own thread. A segment has its name only when it is complete and synced. Until
-then its name is ``NAME.open``, and the owner of the spool may delete it at the start. Segments are uncompressed, so
+Called by source readers, on the reader's own thread. A segment gets its name when it is complete and synced. Before
+that its name is ``NAME.open``; when the owner of the spool starts, it deletes such files. Segments are uncompressed, so
 that the reading task maps the file and copies nothing. They are files, so that they survive the process that wrote
-them.
-
-`MadeSegments` is the folder of segments that were made from others, by expressions or by leaving out bad rows.
+them. `MadeSegments` is the folder of segments that were made from other segments, by computing expressions or leaving
+out bad rows.
 
 A table's rows may be divided into hash partitions by key (`split_by_key`), so that all changes of a key in an epoch are
-in one partition, in order. The partition of a row follows from its own key columns: before-images and deletions have
-the key that they remove, inserts and after-images the key that they write. The images of an update that changes the key
-may therefore be in two partitions. A truncation concerns every key and goes to every partition. The number of
-partitions is chosen for each table and epoch, by the size of the table's previous epoch, so small epochs stay one
-segment.
+in one partition, in order. The partition of a row is computed from its own key columns. Before-images and deletions
+have the key that they remove; inserts and after-images have the key that they write. The images of an update that
+changes the key may therefore be in two partitions. A truncation concerns every key and goes to every partition. The
+number of partitions is chosen for each table and epoch, by the size of the table's previous epoch, so small epochs stay
+one segment.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from raycdc.state.manifests.manifest import Segment
 
 SUFFIX_OPEN = ".open"
 
-#: Batches below both limits are collected and written as one: writing a batch costs the same however few rows it has,
-#: and with many small transactions each batch has only a few.
+#: Batches below both limits are collected and written as one batch. Writing a batch has a fixed cost, and with many
+#: small transactions each batch has only a few rows.
 _SMALL_ROWS = 512
 _SMALL_BYTES = 64 << 10
 #: Collected batches are written when they reach one of these sizes, which include Arrow's overhead per batch.
@@ -50,9 +49,8 @@ _OVERHEAD_BYTES = 6 << 10
 
 @dataclass(frozen=True, slots=True)
 class SegmentContents:
-    """What a segment contains: rows of a table in a schema version, of a split, in a hash partition.
-
-    `kind` is as in `Segment`.
+    """The description of a segment's rows: their table, schema version, split and hash partition. `kind` is as in
+    `Segment`.
     """
 
     table: TableId
@@ -66,9 +64,10 @@ class SegmentWriter:
     """One segment being written. Opens its file at the first batch; `finish` or `abort` ends it.
 
     All batches must have the schema of the first one (`raycdc.model.changelog_schema`). Batches larger than
-    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut without a copy, and small ones are joined. `_seq` in them is relative
-    to the segment's `seq_base`, which the caller of `finish` may leave at 0 and set later with ``dataclasses.replace``.
-    `append` and `finish` raise `SpoolError` if the file cannot be written, for example to a full disk.
+    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut without a copy, and small ones are joined. The `_seq` of rows is
+    relative to the segment's `seq_base`. The caller of `finish` may leave `seq_base` at 0 and set it later with
+    ``dataclasses.replace``. `append` and `finish` raise `SpoolError` if the file cannot be written, for example to a
+    full disk.
     """
 
     def __init__(self, spool: SpoolAddress, contents: SegmentContents, *, name: str) -> None:
@@ -132,7 +131,7 @@ class SegmentWriter:
     def finish(self, *, seq_base: int = 0) -> Segment:
         """Write the footer, sync and rename the file, and return the segment's descriptor.
 
-        At least one row must have been appended. If the spool has copies, the segment's copy is safe afterwards.
+        At least one row must have been appended. If the spool has copies, the segment's copy is durable afterwards.
         """
         self._write_small()
         assert self._file is not None, f"segment {self.path.name} has no rows; ask `rows` before finishing"
@@ -222,7 +221,7 @@ def rows_per_batch(batch: pa.RecordBatch) -> int:
 
 
 class _ChecksummedFile:
-    """The methods of a Python file that Arrow's writer needs; counts the bytes and computes the CRC-32 of everything
+    """A file with the methods that Arrow's writer needs. It counts the bytes and computes the CRC-32 of everything
     written.
     """
 
@@ -261,7 +260,7 @@ class _ChecksummedFile:
 
 
 class MadeSegments:
-    """The segments in `folder`, a folder of this machine. Callable from any thread."""
+    """The segments that were made from other segments, in `folder` on this machine. Callable from any thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -279,15 +278,14 @@ class MadeSegments:
                 path.unlink(missing_ok=True)
 
 
-#: From about this size on, a partition is worth a task of its own (`raycdc.sinks.task_inputs.TASK_BYTES_MIN`).
+#: The size from which on a task of its own for a partition saves time (`raycdc.sinks.task_inputs.TASK_BYTES_MIN`).
 PARTITION_BYTES = 16 << 20
 PARTITIONS_MAX = 16
 
 
 def partitions_for(volume_bytes: int, *, worth_bytes: int = 0, most: int = PARTITIONS_MAX) -> int:
-    """Return the number of partitions for `volume_bytes`: a power of two, at most `most`.
-
-    Each partition gets at least `worth_bytes` (0: `PARTITION_BYTES`).
+    """Return the number of partitions for `volume_bytes`: a power of two, at most `most`. Each partition gets at least
+    `worth_bytes` (default, if 0: `PARTITION_BYTES`).
     """
     wanted = max(1, min(most, volume_bytes // (worth_bytes or PARTITION_BYTES)))
     return 1 << (wanted.bit_length() - 1)

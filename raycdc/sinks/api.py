@@ -262,12 +262,12 @@ class Sink(ABC):
         """
 
     def unrepresentable(self, work: TableCommit, rows: pa.RecordBatch) -> pa.Array:
-        """Return for each of `rows`, with the columns of ``work.schema``, the reason why the target can never hold it,
-        or null.
+        """Return the reason why the target can never hold a row, for each of `rows`; null for a row that it can hold.
 
-        The reason begins with the column and quotes no value. Called only after the sink refused a value of the target
-        (`ValueRefusedError`), so that the row can be named, or left out according to ``pipeline.on_bad_record``. The
-        same value must always get the same result. If it returns null for every row, the table is parked.
+        `rows` have the columns of ``work.schema``. A reason begins with the column's name and quotes no value. The
+        method is called only after the store refused a value (`ValueRefusedError`), to find the rows with such values.
+        They are then reported, or left out according to ``pipeline.on_bad_record``. If the result is null for every
+        row, the table is parked. The same value must always get the same result.
         """
         return pa.nulls(rows.num_rows, pa.string())
 

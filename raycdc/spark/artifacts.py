@@ -1,12 +1,12 @@
 """Fetches Java artifacts by coordinates through the Ivy inside Spark, so no Java build tool is needed.
 
 ``python -m raycdc.spark.artifacts FOLDER GROUP:NAME:VERSION…`` puts the named artifacts and their dependencies into
-FOLDER, without libraries that Spark itself ships, because with two versions on one class path either may be used.
-``RAYCDC_IVY_SETTINGS`` may name an Ivy settings file, for example with a mirror.
+FOLDER. Libraries that Spark itself ships are left out: with two versions on one class path, either of them might be
+used. ``RAYCDC_IVY_SETTINGS`` may name an Ivy settings file, for example with a mirror.
 
-Each jar must have its SHA-256 in ``artifacts.lock`` next to this module, whichever mirror sent it. After raising a
-version, ``python -m raycdc.spark.artifacts --pin GROUP:NAME:VERSION…`` fetches the artifacts and adds their hashes to
-that file; unused lines are removed by hand.
+``artifacts.lock`` next to this module has the SHA-256 that each jar must have, from any mirror. After a version is
+raised, ``python -m raycdc.spark.artifacts --pin GROUP:NAME:VERSION…`` fetches the artifacts and adds their hashes to
+that file. Unused lines are removed by hand.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 
 from raycdc.errors import ExitCode, RaycdcError
 
-#: A program for its own process, whose JVM calls Spark's resolver and only copies the jars into a folder. With
-#: ``spark.jars.packages``, the jars would be on the class path before they are checked.
+#: A program for its own process, whose JVM calls Spark's resolver and only copies the jars into a folder. Spark's own
+#: option ``spark.jars.packages`` would put the jars on the class path before raycdc can check them.
 _RESOLVE = """
 import sys
 from pyspark import SparkConf
@@ -86,8 +86,8 @@ def fetch(
     """Put the jars of `coordinates` and their dependencies into `into`; return those that match `only`.
 
     Downloads; may block for minutes. `exclude` names dependencies (``group:name``) to leave out. Jars of libraries that
-    Spark ships are left out, unless `complete`, which is for a program with its own class path. Raises `ArtifactError`
-    if a jar is unavailable or has a hash that differs from `LOCK`; `into` then gets none.
+    Spark ships are left out, unless `complete` is True, for a program that does not run in Spark. Raises
+    `ArtifactError` if a jar is unavailable or its hash differs from the one in `LOCK`; then no jar is put into `into`.
     """
     with _resolved(coordinates, exclude) as jars:
         shipped = set() if complete else _shipped_with_spark()

@@ -1,7 +1,7 @@
-"""Spark's Python daemon without a slow call; used through ``spark.python.daemon.module``.
+"""Spark's Python daemon without a slow call. Spark starts it because of the setting ``spark.python.daemon.module``.
 
 Each task of pyspark 4.1 calls `importlib.invalidate_caches`, which reads the directories of all zip files on `sys.path`
-again: about 100 ms per task. That path does not change while a pipeline runs.
+again: about 100 ms per task. The call is not needed, because `sys.path` does not change while a pipeline runs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Derived segments: filtered rows, with columns that Spark computes in addition to the table's own.
+"""Makes derived segments, with the rows that pass a transform's filter and with the columns that Spark computes.
 
 Each segment of a transformed table becomes one *derived* segment. Python reads the columns that expressions use and
 passes them to the JVM. The JVM computes the expressions row by row, in order, and passes back only the results. A
-second Python function reads all other columns from the segment itself, and writes the derived segment. Columns that are
-only copied therefore never go through the JVM, and rows never reach the driver. For sinks, a derived segment is like
-any other.
+second Python function reads the remaining columns from the original segment, and writes the derived segment. Columns
+that are only copied therefore never go through the JVM, and rows never reach the driver. Sinks read a derived segment
+like any other segment.
 
 **The filter** applies to the before-image and the after-image of an update separately:
 
@@ -15,8 +15,8 @@ any other.
 | out | in | an insert |
 | out | out | nothing |
 
-*Crashes*: a derived segment is made again when its epoch is staged again, with the same rows, because expressions must
-be deterministic. The next run deletes the files that a run left.
+*Crashes*: if an epoch is staged again, its derived segments are made again. They get the same rows, because expressions
+must be deterministic. The next run deletes the files that a run left.
 """
 
 from __future__ import annotations
@@ -60,11 +60,10 @@ from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import COMPUTED, META_LOGICAL
 
 _KEEP = "_raycdc_keep"
-#: The column with the number of the first expression that failed on a row (-1: none), in a job that goes on after
-#: failures.
+#: The column with the index of the first expression that failed on a row (-1: none). Only a job that goes on after
+#: failures has it.
 _FAILED = "_raycdc_failed"
-#: Texts in the error of a job that did not fail because of a value, but of memory, a dead worker, a segment, or our
-#: code.
+#: Texts in errors of jobs that failed for another reason than a value: memory, a dead worker, a segment, or a bug.
 _NO_VALUES = ("OutOfMemoryError", "ExecutorLostFailure", "Python worker exited unexpectedly", "raycdc/spark/")
 #: The name of an error condition in Spark's message, and the last line of the traceback of a user's function.
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
@@ -80,12 +79,13 @@ IN_PROCESS_BYTES_MAX = 4 << 20
 class Deriver(MadeSegments):
     """Makes derived segments in `folder`, on the Spark session that `session` returns. Callable from any thread.
 
-    If Spark's tasks run on other machines, this process reads the columns that expressions use, writes the segments and
-    serves them (`raycdc.runtime.spools`), because nothing serves files that a task writes there.
+    If Spark's tasks run on other machines, this process itself reads the columns that expressions use, and writes the
+    derived segments. It also serves them (`raycdc.runtime.spools`). Files that tasks write on other machines would be
+    served by no process. If `upsert` is True, the sink keeps the last row of each key, so the after-image of an update
+    is enough.
 
-    `upsert`: the sink keeps the last row of each key, so the after-image of an update is enough. An expression that
-    fails on a value ends its job. The rows are then processed again by *forgiving* expressions, which report the
-    failing rows, and `records` decides what happens to these.
+    An expression that fails on a value ends its job. The rows are then processed again by *forgiving* expressions,
+    which report the failing rows. The policy `records` decides about these rows.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class Deriver(MadeSegments):
         self._local = str(session().sparkContext.master).startswith("local")
 
     def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[FilteredSegment]:
-        """Return the derived segment of each segment, with the segment's view; its `segment` is None if the filter
-        leaves no row.
+        """Return the derived segment of each segment, with the segment's view. A result's `segment` is None if no row
+        passes the filter.
 
         Raises `SegmentUnavailableError` if a segment cannot be read now, `DataError` if an expression fails on a value
         and `BadRecords` leaves no rows out, and `SparkLostError` if Spark's JVM ended.
@@ -176,8 +176,8 @@ class Deriver(MadeSegments):
             path.unlink(missing_ok=True)
 
     def _forgiving(self, spark: Any) -> Any:
-        """Return a session with the same functions, in which no expression is computed outside of the one that catches
-        its failure.
+        """Return a session with the same functions for forgiving expressions. In this session, Spark does not move an
+        expression out of the expression that catches its failure.
         """
         from pyspark.sql import SparkSession
 
@@ -202,9 +202,8 @@ class Deriver(MadeSegments):
         return [made for segment in segments for made in self._here([segment], task, spark)]
 
     def _here(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[FilteredSegment]:
-        """Process the segments in this process, except for the expressions, which the JVM computes.
-
-        For few rows, this costs less than Python workers.
+        """Make the derived segments in this process; only the expressions are computed in the JVM. For few rows, this
+        costs less than Python workers.
         """
         from pyspark.sql.types import StructType
 
@@ -281,9 +280,8 @@ class _Task:
         return [column.name for column in self.resolved.source.columns if column.name in wanted]
 
     def key(self) -> list[str]:
-        """Return the stored key columns of the result if its key differs from the table's; none if `upsert`.
-
-        An update that changes this key becomes a deletion and an insert.
+        """Return the stored columns of the result's key if it differs from the table's key; none if `upsert` is True.
+        An update that changes the result's key becomes a deletion and an insert.
         """
         if self.upsert or not self.resolved.has_new_key:
             return []
@@ -297,7 +295,7 @@ class _Task:
     def write(self, segment: Segment, computed: _Rows) -> FilteredSegment:
         """Write the derived segment of `segment`, and return it; its `segment` is None if no row remains.
 
-        `computed` supplies the computed columns of the segment's rows next.
+        The next rows of `computed` are the computed columns of this segment's rows.
         """
         writer = SegmentWriter.remaking(segment, self.folder, f"derived-{self.run}-{uuid.uuid4().hex}.arrow")
         dead_letters = self.records.dead_letters(self.epoch, segment.name) if self.forgiving else None
@@ -369,7 +367,8 @@ class _Task:
     ) -> tuple[int, str]:
         """Write the bad rows, if dead letters are kept; return their number, and the reason for the first."""
         ops, failed = batch.column("_op").to_numpy(), batch.column(_FAILED).to_numpy()
-        # A deletion only fails because an earlier row was bad; it is reported only if no bad row is allowed at all.
+        # An expression only fails on a deleted row if the same row was bad before and was reported then. The deletion
+        # is therefore reported only if no bad row is allowed.
         reported = np.flatnonzero(counted(ops, bad) if self.records.leaves_out else bad)
         if dead_letters is not None and len(reported):
             reasons = [self._reason(int(failed[index])) for index in reported]
@@ -449,9 +448,8 @@ class _Write:
 
 
 def _is_a_values(error: Exception) -> bool:
-    """Return True if an expression or a user's function failed on a value.
-
-    False for other failures of Spark or raycdc.
+    """Return True if the error means that an expression or a user's function failed on a value. Return False for all
+    other failures of Spark or raycdc.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
 

@@ -1,10 +1,11 @@
 """Executors of Spark on other machines: the files and settings they need for raycdc's tasks, and a test that they
 can read rows.
 
-Spark unpacks an archive next to each executor. It contains raycdc and the packages that tasks of the sink import, as
-they are installed here; never Ray or Spark, and numba for Iceberg and MongoDB only. It is made once per version of
-these packages, in the user's cache. Executors need the same minor version of Python, the same system and processor. If
-raycdc is installed there already, ``spark.pyspark.python`` names its Python, and nothing is sent.
+Spark unpacks an archive next to each executor. The archive contains raycdc and the packages that tasks of the sink
+import, as they are installed on this machine. It never contains Ray or Spark, and numba only for Iceberg and MongoDB.
+It is made once per version of these packages, in the user's cache. Executors need the same minor version of Python, the
+same operating system and the same type of processor as this machine. If raycdc is installed there already,
+``spark.pyspark.python`` names its Python, and nothing is sent.
 
 Executors find rows at the Arrow Flight servers of the nodes that have them. One task tests the archive and this access
 before any data of the source is read.
@@ -92,8 +93,8 @@ _ROWS = 3
 
 
 def executor_archive(sink: str) -> Path:
-    """Return the archive for tasks of `sink` (its type), and make it first if it does not exist, which takes some
-    seconds.
+    """Return the archive for tasks of `sink` (the sink's type). If it does not exist, it is made first, which takes
+    some seconds.
 
     Raises `ConfigError` if it cannot be written.
     """
@@ -101,8 +102,8 @@ def executor_archive(sink: str) -> Path:
     digest = hashlib.sha256()
     for name, path in files:
         status = path.stat()
-        # Packages are identified by the times of their files, and raycdc by its content, because it may be a working
-        # copy.
+        # Installed packages are identified by the times of their files. raycdc itself is identified by the content of
+        # its files, because it may be a working copy whose version does not change.
         own = path.is_relative_to(_PACKAGE)
         known = hashlib.sha256(path.read_bytes()).hexdigest() if own else f"{status.st_size} {status.st_mtime_ns}"
         digest.update(f"{name}\0{known}\n".encode())
@@ -205,7 +206,7 @@ def executors_python(conf: Mapping[str, str]) -> str:
 def executor_settings(master: str, conf: Mapping[str, str], sink: str) -> dict[str, str]:
     """Return Spark's settings for tasks of `sink` if `master` is on other machines.
 
-    They include values of `conf` for the same settings.
+    If `conf` already has values for these settings, the result includes them.
     """
     settings = {}
     if host := own_address(master, conf):
@@ -229,7 +230,8 @@ class ReadProbe(StageTask[int]):
 
 
 def probe(spark: Any, spool: Path, access: SegmentAccess) -> None:
-    """Let one executor read a segment, which is written to `spool`, the state's. `access` is the driver's.
+    """Let one executor read a test segment, which this function writes to `spool`, the spool of the state's node.
+    `access` is the access of the driver.
 
     Blocks until an executor exists. Raises `ConfigError` with the reason if it cannot read the segment.
     """

@@ -32,8 +32,8 @@ def changelog_frame(
 ) -> Any:
     """Return a DataFrame of the table's columns and the metadata columns, or of `columns` only.
 
-    Columns that are not in `columns` are not read. Rows of different tasks come in any order, so order them by `_seq`
-    if the order matters.
+    Columns that are not in `columns` are not read. Rows of different tasks come in any order; if the order matters, the
+    caller must sort by `_seq`.
     """
     tasks = task_inputs(segments, parallelism=parallelism)
     names = list(columns) if columns is not None else changelog_names(schema)

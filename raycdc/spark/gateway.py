@@ -34,7 +34,7 @@ _ESCAPES = str.maketrans(
 def start_jvm(settings: Mapping[str, str], scratch: Path, log: Any, jvm: JvmStart) -> Any:
     """Start a JVM and return pyspark's gateway to it. The JVM writes its warnings to the open file `log`.
 
-    Raises pyspark's `PySparkRuntimeError` if the JVM ends while it starts, also if `jvm` is cancelled.
+    Raises pyspark's `PySparkRuntimeError` if the JVM ends while it starts, for example because `jvm` was cancelled.
     """
     with (
         jvm.under_way(),

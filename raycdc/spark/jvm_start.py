@@ -1,4 +1,4 @@
-"""The start of a JVM, which another thread may cancel: a run that ends does not wait for it."""
+"""The start of a JVM, which another thread may cancel, so that a run that ends need not wait for the start."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Spark's part of a run: the start in the background, the runner of tasks, and the end.
-
-Without Spark, threads run tasks.
+"""Spark's part of a run: it is started in the background, runs tasks, and is ended. In runs without Spark, threads run
+tasks.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from raycdc.segments.tasks import ResultT, StageTask, TaskLog
 from raycdc.sinks import jvm_end
 from raycdc.spark.jvm_start import JvmStart
 
-#: After so many ends for lack of memory within this time, Spark is not started again, because the next JVM would end in
-#: the same way.
+#: If this many JVMs ended for lack of memory within this time, Spark is not started again, because the next JVM would
+#: end in the same way.
 MEMORY_ENDS_MAX, MEMORY_ENDS_S = 3, 3600.0
 #: The delays before a lost Spark is started again in the background: the first one, and the longest. Each is twice the
 #: previous one.
@@ -36,8 +35,8 @@ AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
 class TaskRules:
     """Rules for running tasks on Spark.
 
-    Tasks with less than `from_bytes` of input in total run in this process. `private` is the folder of secret texts for
-    tasks of a Spark on other machines. `log` records which engine ran the tasks.
+    Tasks with less than `from_bytes` of input in total run in this process. `private` is the folder with secret texts
+    that tasks on other machines need. `log` records which engine ran the tasks.
     """
 
     from_bytes: int = FROM_BYTES
@@ -54,10 +53,11 @@ class TaskRules:
 def task_runner(
     spark: SparkThread | None, rules: TaskRules, warn: Callable[[str], None] = lambda _: None
 ) -> tuple[TaskRunner, int]:
-    """Return the runner of a sink's tasks, and its parallelism: Spark, or threads while there is no Spark.
+    """Return the runner of a sink's tasks, and its parallelism.
 
-    If Spark is up already and is lost later, the next tasks start it again. If it is still starting and is lost later,
-    `warn` is called and threads run tasks until it is up again.
+    If Spark is up now, tasks run on Spark; if it is lost later, the next tasks start it again. If Spark is still
+    starting, threads run tasks until it is up; if it is lost later, `warn` is called and threads run tasks until it is
+    up again. Without Spark, threads run all tasks.
     """
     if spark is None or spark.now is None:
         threads = os.cpu_count() or 1
@@ -69,7 +69,7 @@ def task_runner(
 
 
 class RestartingTaskRunner:
-    """A `TaskRunner` on the present session of `spark`, or a new one; callable from any thread.
+    """A `TaskRunner` on the session of `spark`, which is started again if it was lost. Callable from any thread.
 
     Raises `SparkLostError` if its JVM ends meanwhile: the same tasks may be run again.
     """
@@ -167,9 +167,9 @@ def new_session(options: SparkOptions, state: Path, sink: str, jvm: JvmStart) ->
 class SparkThread:
     """Starts, warms up and ends Spark in the background of a run, one step after the other on a thread of its own.
 
-    Created and ended by the thread that runs the pipeline; the other methods are for any thread. `make` returns the
-    session, and its start may be cancelled; it is called immediately (`at_once`), or at the first `begin` or `session`.
-    `warn` is called if Spark is started again because work waits for it.
+    The thread that runs the pipeline creates and ends it; the remaining methods are callable from any thread. `make`
+    starts Spark and returns the session; the start may be cancelled. It is called immediately if `at_once` is True,
+    otherwise at the first `begin` or `session`. `warn` is called if Spark is started again because work waits for it.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class SparkThread:
         self._thread.submit(SparkTaskRunner(self.session()).warm_up)
 
     def begin_end(self) -> None:
-        """Begin to end Spark in the background. A start that is not complete is cancelled."""
+        """Begin to end Spark in the background. If Spark is still starting, cancel the start."""
         with self._lock:
             if self._end is not None:
                 return
@@ -260,10 +260,7 @@ class SparkThread:
             background_tasks.leave(self._end)
 
     def end(self) -> None:
-        """Wait until Spark has ended, even after other failures.
-
-        A cancelled start is not waited for, because it ends by itself.
-        """
+        """Wait until Spark has ended. Does not wait for a cancelled start, because its process ends by itself."""
         self.begin_end()
         self._thread.shutdown(wait=False)
         assert self._end is not None

@@ -3,11 +3,11 @@
 The driver calls it. All of Spark's files, including its log, go into one folder of raycdc. The Delta jars come from a
 local folder, so a start needs no network.
 
-An archive holds the classes that Spark loads, so that its JVM maps them instead of reading and checking them again:
-a start takes 4.7 instead of 9.2 CPU-seconds. It is made once per machine (`make_class_archive`; `make setup` calls it).
-The JVM ignores an archive that does not fit its class path, so a wrong one only costs time. Its name still contains a
-hash of everything it depends on. An archive that another user could have written is not used, because its code would
-run. Method: "Class Data Sharing" with dynamic archives, JDK 13 and newer.
+An archive holds the classes that Spark loads, so that its JVM maps them instead of reading and checking them again: a
+start takes 4.7 instead of 9.2 CPU-seconds. The archive is made once per machine (`make_class_archive`; `make setup`
+calls it). The name of the archive contains a hash of everything that it depends on. If an archive does not fit the
+class path nevertheless, the JVM ignores it. An archive that another user could have written is not used, because the
+JVM would run its code. Method: "Class Data Sharing" with dynamic archives, JDK 13 and newer.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ JAVA_MIN = 17
 #: Attempts per task. With ``local[N]`` alone, a task has only one.
 TASK_ATTEMPTS = 4
 
-#: The folder that contains the package: workers import it from there, and `make setup` puts jars next to it.
+#: The folder that contains the package `raycdc`. Workers import the package from this folder, and `make setup` puts
+#: jars into it.
 _PROJECT = Path(__file__).resolve().parents[2]
 
-#: The JVM's optimizing compiler waits ten times as long as usual before it compiles a method: otherwise it would
-#: compile most of the code of Spark's own start (measured 14 instead of 9 CPU-seconds), which runs once.
+#: The JVM's optimizing compiler compiles a method only after ten times as many calls as usual. Otherwise it would
+#: compile most of the code that Spark runs once at its start (measured: 14 instead of 9 CPU-seconds).
 PATIENT_COMPILER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
@@ -111,7 +112,8 @@ def spark_session(
         return SparkSession(context)
     except Py4JError as cause:
         reason = next((line for line in str(cause).splitlines()[1:] if line.strip()), str(cause)).strip(": \t")
-        # A Java error is Spark's answer to its settings. Any other error means that the JVM does not answer any more.
+        # A Java error means that Spark refuses its settings. Any other error means that the JVM does not answer any
+        # more.
         refused = isinstance(cause, Py4JJavaError)
         raise _not_started(master, reason, scratch / "spark.log", refused=refused) from cause
 
@@ -126,9 +128,8 @@ def _not_started(master: str, reason: str, log: Path, *, refused: bool) -> Confi
 
 
 def archive_options(java: str, jars: Sequence[Path]) -> tuple[str, ...]:
-    """Return the JVM options that use the archive for this Java (as `java -version` prints it) and `jars`.
-
-    Return none if there is no archive.
+    """Return the JVM options that use the archive of classes for `jars` and this version of Java (the text of `java
+    -version`). Return none if there is no archive.
     """
     path = archive_path(java, jars)
     return (f"-XX:SharedArchiveFile={path}", "-Xshare:auto") if is_own(path) else ()
@@ -146,8 +147,8 @@ def archive_path(java: str, jars: Sequence[Path]) -> Path:
 def check_settings(conf: Mapping[str, str]) -> None:
     """Raise `ConfigError` if no JVM starts with the memory or Java options of `conf`.
 
-    Other settings can only be checked by Spark, which reports their errors when it starts. Values may contain
-    credentials.
+    Spark itself checks the remaining settings when it starts. The message has the names of the settings and Java's
+    error, but not the values of the settings, because they may contain credentials.
     """
     given = [key for key in _JAVA_OPTIONS if conf.get(key)]
     if not given:
@@ -183,8 +184,8 @@ def effective_master(master: str) -> str:
 
 
 def delta_jars() -> list[Path]:
-    """Return the Delta jars of ``$RAYCDC_JARS``, ``.cache/jars`` beside the package, or `fetch_delta_jars`; empty if
-    none exist.
+    """Return the Delta jars in ``$RAYCDC_JARS``, in ``.cache/jars`` beside the package, or from `fetch_delta_jars`, in
+    this order. Empty if none exist.
     """
     configured = os.environ.get("RAYCDC_JARS")
     folder = Path(configured) if configured else _PROJECT / ".cache" / "jars"
@@ -195,11 +196,11 @@ def delta_jars() -> list[Path]:
 
 
 def fetch_delta_jars() -> None:
-    """Fetch the Delta jars into the user's cache if there are none yet, and check the hashes of those in the cache.
+    """Fetch the Delta jars into the user's cache if there are none yet, and check the hashes of the jars in the cache.
 
-    The hashes are those that this version of raycdc knows (`raycdc.spark.artifacts`). They are checked at each start,
-    because other users may be able to write there. Raises `EngineNotStartedError` if fetching fails, and `ConfigError`
-    if a jar in the cache has another hash.
+    The hashes must be those that this version of raycdc knows (`raycdc.spark.artifacts`). They are checked at each
+    start, because other users may be able to write to the cache. Raises `EngineNotStartedError` if fetching fails, and
+    `ConfigError` if a jar in the cache has another hash.
     """
     folder = _fetched()
     try:
@@ -244,7 +245,7 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-        # Delta replays its log in a shuffle of 50 partitions by default, which costs seconds for every small table.
+        # By default, Delta replays its log in a shuffle of 50 partitions, which costs seconds even for a small table.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),

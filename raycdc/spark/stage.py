@@ -1,10 +1,11 @@
-"""Runs stage tasks as one Spark job, for any number of tables (the *fused* plan).
+"""Runs all stage tasks of an epoch as one Spark job, for any number of tables.
 
 One job per table costs seconds if there are many; one job for all of them costs as much as its slowest task. Small
-tasks share a Spark task, because each of those costs about 60 ms of a worker in any case. A task is pickled by the name
-of its class, and its result comes back: no rows pass through the driver and no variables are captured from it. The job
-is an RDD and not a DataFrame, because there is no query to plan or optimize. Measured: the first job of a session costs
-the JVM 1.7 instead of 7.5 CPU-seconds, and each later one half as much as with a DataFrame.
+stage tasks share a Spark task, because each Spark task costs about 60 ms of a worker in any case. A stage task is
+pickled by the name of its class, and only its result returns to the driver. No rows pass through the driver, and no
+variables of the driver are captured. The job is an RDD and not a DataFrame, because there is no query to plan or
+optimize. Measured: with an RDD, the first job of a session costs the JVM 1.7 instead of 7.5 CPU-seconds, and each later
+job half as much as with a DataFrame.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class SparkTaskRunner:
 def group_tasks(input_bytes: Sequence[int], *, parallelism: int) -> list[list[int]]:
     """Return groups of tasks by their numbers, one group per Spark task.
 
-    There are as few groups as keep all cores busy, and they have about the same size.
+    There are as few groups as are needed to keep all cores busy, and the groups have about the same size.
     """
     costs = [size + TASK_COST_BYTES for size in input_bytes]
     count = min(len(costs), max(parallelism, -(-sum(costs) // SHARED_BYTES_MAX)))
@@ -137,7 +138,7 @@ def run_elsewhere(private: Mapping[str, str], tasks: Sequence[bytes]) -> list[Ta
 
 
 def _answer(pickled: bytes) -> TaskResult:
-    """Run one task and return its result. An empty text is no task, and has an empty result."""
+    """Run one pickled task and return its result. An empty text stands for no task, and has an empty result."""
     if not pickled:
         return TaskResult()
     try:

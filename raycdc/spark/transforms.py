@@ -1,8 +1,9 @@
-"""A transform's expressions resolved by Spark's analyzer, on the driver; nothing is read and no job is started.
+"""Resolves the expressions of transforms by Spark's analyzer, on the driver. No data is read and no job is started.
 
 Each item of a projection is analyzed by itself on an empty DataFrame with the table's columns, so that an error can
-name its position. An expression must give one value per row, of a type that sinks support. It must be deterministic,
-because a before-image must equal the earlier after-image, which was computed in another epoch.
+name its position. An expression must return one value per row, of a type that sinks support. It must be deterministic:
+the before-image of a change must equal the after-image of the previous change of the row, and the two are computed in
+different epochs.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ from raycdc.sinks import jvm_end
 from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, Uses, finished
 from raycdc.transform.resolved import META_LOGICAL, is_plain, plain_column, star_columns
 
-#: Expressions that Spark calls deterministic because their value is constant within a query. The next query may get
-#: another value.
+#: Expressions that Spark calls deterministic, although their value is constant only within a query.
 _OF_THE_MOMENT = frozenset(
     {"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime", "CurrentUser", "CurrentDatabase",
      "CurrentCatalog", "CurrentTimeZone", "CurDateExpressionBuilder", "CurrentBatchTimestamp"}

@@ -1,7 +1,8 @@
 """Compiled loops that replace each value of a column by its HMAC-SHA-256 in hexadecimal digits.
 
-The method is in FIPS 180-4 (SHA-256) and RFC 2104 (HMAC). The states after the inner and the outer padding block depend
-on the key only, so `raycdc.transform.masks` computes them once for all values.
+The method is in FIPS 180-4 (SHA-256) and RFC 2104 (HMAC). HMAC hashes a padded form of the key twice, before the value
+and before the inner hash. The states of SHA-256 after these two blocks depend on the key only, so
+`raycdc.transform.masks` computes them once for all values.
 """
 
 from __future__ import annotations
@@ -102,10 +103,9 @@ def hex_digests(
     words: NDArray[np.int64],
     digits: NDArray[np.uint8],
 ) -> None:
-    """Write the 64 hexadecimal digits of each value's HMAC to `digits`. `ends` has one entry more than there are
-    values.
-
-    `state`, `block` and `words` are scratch space for 8, 64 and 64 numbers, because nothing can be allocated here.
+    """Write the 64 hexadecimal digits of each value's HMAC to `digits`. `ends` are the offsets of the values, one more
+    than there are values. `state`, `block` and `words` are scratch space for 8, 64 and 64 numbers, because the loop
+    cannot allocate memory.
     """
     for row in range(len(ends) - 1):
         for i in range(8):

@@ -1,8 +1,9 @@
 """The effect of masks on a table's columns and schema changes; readers mask the rows.
 
-Manifests and schemas keep the source's columns with their types, but no default that a mask hides: sources report them
-as `redacted_schema` and `redacted_changes` return them. `masked_schema` and `masked_changes` return the columns and
-changes of segments. `masked` masks the columns of a batch; readers call it before a row leaves their memory.
+Manifests and schema documents have the source's columns with their types, but without the defaults that a mask hides.
+Sources pass their schemas and changes through `redacted_schema` and `redacted_changes` for that. `masked_schema` and
+`masked_changes` return the columns and changes of segments, whose rows are masked. `masked` masks the columns of a
+batch; readers call it before a row leaves their memory.
 
 `Masking` protects rows and keys in the state: it masks columns, and encrypts values that are needed later, such as
 bounds of chunks. Sources get it in their context (`raycdc.source.connector.SourceContext`). Everything here is pure and
@@ -45,7 +46,8 @@ _PRIMES = [n for n in range(2, 312) if all(n % d for d in range(2, n))]
 def masked(batch: pa.RecordBatch, table: TableId, masks: Masks) -> pa.RecordBatch:
     """Return `batch` without dropped columns, and with the other masked columns masked.
 
-    The schema's metadata stays. If it says that the batch is masked already, only that mark is removed.
+    The metadata of the schema is kept. If the metadata says that the batch is masked already, only that mark is
+    removed.
     """
     if is_masked(batch):
         return with_masked(batch, masked=False)
@@ -100,9 +102,8 @@ def _hashed(array: pa.Array, key: bytes) -> pa.Array:
 
 
 def _canonical(array: pa.Array) -> pa.Array:
-    """Return values whose texts are equal if the values are, also in columns of another width or scale.
-
-    A decimal has no zeros at its end, a float the digits of the double with its value, and zero no sign.
+    """Return the values in a form in which equal values have equal texts, even if their columns differ in width or
+    scale. A decimal loses zeros at its end. A float gets the digits of the double with its value. Zero gets no sign.
     """
     if pa.types.is_decimal(array.type):
         text = decimal_text(array, array.type.scale)
@@ -171,9 +172,8 @@ def redacted_changes(
 
 
 def masked_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks) -> list[SchemaChangeEvent]:
-    """Return the changes as they apply to segments.
-
-    Raises `SchemaError` for a renamed column that would get another mask.
+    """Return the changes as they apply to segments. Raises `SchemaError` if a renamed column would get a different
+    mask.
     """
     made: list[SchemaChangeEvent] = []
     for change in changes:
@@ -273,7 +273,10 @@ def _type(table: TableId, column: Column, masks: Masks) -> LogicalType | None:
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """The pipeline's masks, and the key that encrypts what cannot be masked; ``repr`` shows neither key."""
+    """The pipeline's masks, and the key that encrypts values in the state that are needed unmasked.
+
+    ``repr`` shows neither the key of the masks nor the key of the state.
+    """
 
     masks: Masks = field(default_factory=Masks)
     state_key: StateKey | None = None
@@ -293,8 +296,8 @@ class Masking:
     def without_unfit(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return `batch` with NULL in columns that their masks cannot hide.
 
-        This is for readers that cannot park a table. Where targets are known, `masked_schema` raises an error for such
-        a column, so the table is parked and these rows are not written anywhere.
+        Readers that cannot park a table call this. The driver, which knows the targets, parks the table because
+        `masked_schema` raises an error for such a column, so these rows reach no target.
         """
         for index, field_ in enumerate(batch.schema):
             mask = None if field_.name in META_COLUMNS else self.masks.of(table, field_.name)
@@ -317,7 +320,7 @@ class Masking:
         return self.state_key.seal(data)
 
     def open(self, text: str) -> bytes:
-        """Return the inverse of `seal`. Raises `StateError` without a key, or with another one than that of `seal`."""
+        """Return the inverse of `seal`. Raises `StateError` if there is no key, or if `seal` used a different key."""
         if self.state_key is None:
             raise no_key()
         return self.state_key.open(text)

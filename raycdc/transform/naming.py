@@ -1,9 +1,10 @@
 """Names of columns in targets that cannot hold all names (`raycdc.model.rules.names`). Pure, picklable.
 
-The reader of the log uses it to park a table whose names its target cannot hold, from the position on at which that
-begins (`raycdc.transform.target_rules`). The driver uses it when an epoch's rows become rows of targets, and renames
-their columns by a projection (`raycdc.transform.tables`). Both get the same result, because a new name depends on the
-column's name only, and both know the names that were used before, which are kept in the state (`names.json`).
+Two processes use this module. The reader of the log parks a table if its target cannot hold a name, from the log
+position on at which the table has that name (`raycdc.transform.target_rules`). The driver renames columns by a
+projection, when an epoch's rows become rows of targets (`raycdc.transform.tables`). Both get the same names, because a
+new name depends on the column's name only, and because both know the earlier names, which the state keeps
+(`names.json`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Names = Mapping[str, str]
 class Naming:
     """The rules for names in targets; see the module's docstring.
 
-    `replaces` is ``sink.invalid_names``. `known` are the names in the state, by table.
+    `replaces` is True if ``sink.invalid_names`` is ``replace``. `known` are the names in the state, by table.
     """
 
     rules: NameRules = ANY_NAMES
@@ -59,10 +60,10 @@ class Naming:
         return self.rules != ANY_NAMES
 
     def names(self, table: TableId, columns: Sequence[str], key: Sequence[str]) -> Names:
-        """Return the columns of the table that have another name in its targets.
+        """Return the columns of the table that have a different name in its targets.
 
-        `key` is the table's key. Raises `SchemaError` if two columns would get one name, or if names must not be
-        replaced.
+        `key` is the table's key. Raises `SchemaError` if two columns would get the same name, or if a name cannot be
+        held and must not be replaced.
         """
         known = self.known.get(str(table), {})
         alone = key[0] if self.upsert and len(key) == 1 else None

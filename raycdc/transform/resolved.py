@@ -1,4 +1,4 @@
-"""A transform resolved for a table whose columns are known: the result's columns, where their values come from, and the
+"""A transform resolved for the columns of a table: the columns of the result, the origin of their values, and the
 lookups.
 
 A `TransformResolver` makes it: `PlainResolver` if columns are only chosen, renamed and added, and Spark's analyzer
@@ -25,8 +25,8 @@ from raycdc.model.view import Output, Projection, constant_type
 class ResolvedColumn:
     """A column of the result.
 
-    It is a `stored` column of the table, a metadata column or a lookup's column, unchanged; or a `constant`; or
-    computed by `sql`. `flows` is True for a column of ``*``.
+    Its values are those of a `stored` column (of the table, of the metadata, or of a lookup), a `constant`, or computed
+    by `sql`. `flows` is True if the column comes from ``*`` in the projection.
     """
 
     name: str
@@ -43,8 +43,8 @@ class ResolvedColumn:
 LOOKED_UP = "_raycdc_looked_up_"
 
 _WHOLE = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64, TypeKind.YEAR})
-#: The types of fields whose values MongoDB's text columns hold, by native type. No field can be compared with the text
-#: of a decimal128.
+#: The types of fields whose values a text column of a MongoDB source may hold, by native type. The text of a decimal128
+#: can be compared with no field.
 _OWN = {"objectId": "objectId", "binData(4)": "uuid", "decimal128": ""}
 #: Native types of bytes that contain BSON of any type.
 _MIXED = frozenset({"bson", "bson document"})
@@ -55,8 +55,8 @@ _TEXT = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
 class ResolvedLookup:
     """A lookup for rows of one table.
 
-    `key` is its key column in the result of the table's transform, `key_type` the type of the documents' field, and
-    `first` the number of its first column among all added ones.
+    `key` is its key column in the result of the table's transform. `key_type` is the type of the field of documents
+    that is compared with `key`. `first` is the index of its first column among the columns that all lookups add.
     """
 
     lookup: Lookup
@@ -107,7 +107,7 @@ def lookup_key_type(logical: LogicalType, asked: str) -> str:
     return ""
 
 
-#: Metadata columns with one value per table. All other metadata columns have another value for each change of a row.
+#: Metadata columns with one value per table. The values of all other metadata columns differ from change to change.
 CONSTANT_META = ("_db", "_table")
 
 #: The types of the metadata columns in expressions.
@@ -123,8 +123,8 @@ COMPUTED = "_raycdc_computed_"
 class Uses:
     """The columns (in lower case) that a transform uses.
 
-    `columns` are the table's. `meta` are the metadata columns that the projection uses, and `filter_meta` those that
-    the filter uses.
+    `columns` are columns of the table. `meta` are the metadata columns that the projection uses, and `filter_meta` are
+    those that the filter uses.
     """
 
     columns: frozenset[str] = frozenset()
@@ -137,7 +137,7 @@ class ResolvedTransform:
     """A transform resolved for one table; see the module's docstring.
 
     `source` is the schema of the original rows, and `schema` that of the resulting rows. `layout` is the requested
-    layout of the target, by columns of `schema`. `lookups` are joined with rows of the result.
+    layout of the target, in terms of columns of `schema`. `lookups` are joined with the resulting rows.
     """
 
     table: TableId
@@ -177,9 +177,8 @@ class ResolvedTransform:
 
     @property
     def owner(self) -> tuple[str, ...]:
-        """Return the table's columns that tell its rows apart, if the rows' new key does not.
-
-        They are its key or, without one, all columns.
+        """Return the columns that identify a row of the table, if the transform gives rows another key: the table's
+        key, or all columns if it has no key.
         """
         if not self.has_new_key:
             return ()

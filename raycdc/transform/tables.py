@@ -56,8 +56,8 @@ def transformed_changes(
 ) -> list[SchemaChangeEvent]:
     """Return `changes` of the table as changes of its transformed rows.
 
-    `resolved` is the transform resolved for the schema after the changes. `before` is the transformed schema before
-    them (None: unknown). Raises `SchemaError` for a change of columns that expressions name.
+    `resolved` is the transform resolved for the schema after the changes. `before` is the transformed schema before the
+    changes (None: unknown). Raises `SchemaError` for a change of columns that expressions name.
     """
     made: list[SchemaChangeEvent] = []
     created = False
@@ -158,12 +158,12 @@ def _retyped(resolved: ResolvedTransform, before: TableSchema | None) -> list[Sc
 class TransformUse:
     """The properties of the sink on which the checks of transforms depend.
 
-    `upsert`: the sink updates rows. `no_proof`: the reason why it cannot find out that a key already exists; empty if
-    it can. `order_by`: the column that orders the changes of a key, if any. `leaves_out`: rows on which an expression
-    fails are left out. `no_layout`: returns the reason why a target with the given columns cannot have the requested
-    layout; empty if it can. `adopts`: targets may have had rows of other writers. `why_key_only`: the reason why a
-    change may lack the row before it, except for its key; empty if no change does. `time_zone`: that of the sessions
-    that compute expressions; empty: UTC.
+    `upsert` is True if the sink updates rows. `no_proof` is the reason why the sink cannot detect that a key already
+    exists; empty if it can. `order_by` is the column that orders the changes of a key; empty if the log does.
+    `leaves_out` is True if rows on which an expression fails are left out. `no_layout` returns the reason why a target
+    with the given columns cannot have the requested layout; empty if it can. `adopts` is True if targets may have rows
+    of other writers. `why_key_only` is the reason why a change may have only the key of the row before it; empty if
+    every change has the whole row. `time_zone` is the time zone of the sessions that compute expressions; empty: UTC.
     """
 
     upsert: bool = False
@@ -188,7 +188,8 @@ class TransformedTables:
     #: Called with the names that columns of a table get in its targets, before any row is written with them.
     on_names: Callable[[TableId, Names], None] = lambda _, __: None
     _known: dict[tuple[TableId, str], ResolvedTransform | None] = field(default_factory=dict)
-    #: The last result of each table, because each epoch asks for all tables, and a fingerprint costs 100 microseconds.
+    #: The last result of each table. Each epoch needs the results of all tables, and computing a fingerprint takes 100
+    #: microseconds.
     _last: dict[TableId, tuple[TableSchema, ResolvedTransform | None]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -205,7 +206,7 @@ class TransformedTables:
     def read(
         self, table: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent] = ()
     ) -> tuple[TableSchema, list[SchemaChangeEvent]]:
-        """Return the table's schema and changes after masking, in which form readers wrote its rows.
+        """Return the table's schema and changes after masking. Readers wrote its rows in this form.
 
         Raises `ConfigError` or `SchemaError` if its masks are impossible.
         """
@@ -314,7 +315,7 @@ class TransformedTables:
     def _check_left_out(self, resolved: ResolvedTransform, where: str, row: str, instead: str) -> None:
         """Raise `ConfigError` if leaving out a row cannot delete its key in the target.
 
-        `row` describes the rows that are left out, and `instead` the solution.
+        In the message, `row` describes the rows that are left out, and `instead` describes the solution.
         """
         why = ""
         if self.use.order_by:

@@ -1,9 +1,9 @@
-"""Finds changes of a source table that its targets cannot follow, while the log is read. Pure, picklable.
-
-The reader of the log can park the table at the statement, and the other tables go on (`raycdc.source.tables.parking`).
-If the change were only found after its manifest was written, it would end the run at every start. Without Spark, names
-are searched in the text of expressions. This finds more than an analyzer would, such as names of functions. A table
-that is parked needlessly is reported, and can be read again.
+"""Finds changes of a source table that its targets cannot follow, while the log is read. Pure, picklable. If the reader
+of the log finds such a change, it parks the table at the statement, and the other tables go on
+(`raycdc.source.tables.parking`). If the change were found only after its manifest was written, it would end the run at
+every start. Without Spark, names are searched in the text of expressions. This search finds more names than an analyzer
+would, for example names of functions, so a table may be parked needlessly. The parking is reported, and the table can
+be resnapshotted.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)+`")
 class TargetRules:
     """The rules by which targets follow a source table; see the module's docstring.
 
-    `upsert`: targets hold one row per key. Changes whose type is in `left_out` reach no target; if `ignored`, no change
-    of columns does. `naming` has the names that targets can hold. `parks`: a table that targets cannot hold is parked;
-    otherwise it ends the run. `keeps_rows`: the last row of each key is kept beside the state, in Delta tables, under
-    the source's own names. `lost_rows_again`: a table of which the log lacks rows is resnapshotted automatically
-    (``pipeline.on_log_lost``).
+    `upsert` is True if targets hold one row per key. Changes whose type is in `left_out` reach no target; if `ignored`
+    is True, no change of columns reaches a target. `naming` has the names that targets can hold. If `parks` is True, a
+    table that targets cannot hold is parked; otherwise it ends the run. If `keeps_rows` is True, the state has a row
+    store: Delta tables with the last row of each key, whose columns have the source's names. If `lost_rows_again` is
+    True, a table is resnapshotted automatically if the log lacks rows of it (``pipeline.on_log_lost``).
     """
 
     transforms: Transforms = field(default_factory=Transforms)
@@ -197,11 +197,13 @@ class TargetRules:
     def new_meaning(
         self, table: TableId, before: TableSchema, after: TableSchema, events: Sequence[SchemaChangeEvent]
     ) -> str:
-        """Return the reason why the table's transform means something else after `events`; empty if it does not.
+        """Return the reason why the table's transform has another meaning after `events`; empty if its meaning stays
+        the same.
 
-        A column that an expression or a filter names, or by which documents are looked up, has another type
-        (`raycdc.model.types.keeps_meaning`). The row before an update, and rows already written, would be judged by
-        the new meaning: updates and deletions would be lost. A resnapshot of the table judges all rows alike.
+        The meaning changes if the type of a column changes that an expression or filter uses, or that is the key of a
+        lookup (`raycdc.model.types.keeps_meaning`). The row before an update would then be judged by the new meaning,
+        although the target got that row by the old meaning, and updates and deletions would be lost. A resnapshot of
+        the table judges all rows by the new meaning.
         """
         transform = self.transforms.of(table)
         removed = {e.type for e in events if isinstance(e, TruncateTableEvent | DropTableEvent)}
@@ -256,10 +258,12 @@ KEEP_ROWS = 'With source.changelog = "full" the last row of each key is kept, an
 
 
 def needs_row_before(transform: Transform, key: Collection[str], *, upsert: bool) -> str:
-    """Return the part of a transform for which a change needs the whole row before it; empty if its key is enough.
+    """Return the part of a transform that needs the whole row before each change; empty if the key of that row is
+    enough.
 
-    In a target that holds a row per key, a row that the filter does not want deletes its key. A changelog must tell
-    whether the row before the change was wanted. A row that is deleted softly stays as it was.
+    A filter needs the row before a change only for a changelog, which must show if that row passed the filter. In a
+    target that holds a row per key, a row that does not pass the filter simply deletes its key. A soft deletion needs
+    the row, because the target keeps its values.
     """
     if transform.soft and upsert:
         return 'on_delete = "soft" keeps the deleted row, with the values of the row before the deletion'
@@ -290,9 +294,8 @@ def computed_from(transform: Transform) -> set[str]:
 
 
 def _taken(transform: Transform) -> set[str]:
-    """Return the names that the transform gives to columns other than those of ``*``, in lower case.
-
-    A table's column of such a name would be in the result twice.
+    """Return, in lower case, the names that the transform gives to columns that do not come from ``*``. If the table
+    had a column of such a name, the result would have two columns of that name.
     """
     stars = [item for item in transform.items if isinstance(item, Star)]
     if not stars:

@@ -1,4 +1,4 @@
-"""Lookup joins: rows of a stream are joined with documents of a dimension, as the documents are at that time.
+"""Lookup joins: rows of a stream are joined with the documents that a dimension has when the rows are joined.
 
 The driver joins segment by segment, before any sink: it queries distinct keys in batches, with a bounded number of
 requests at a time, and joins the documents in Arrow. A joined segment is kept until its epoch is committed, so each row

@@ -1,8 +1,8 @@
 """Writes joined segments: one file per segment, made once and kept until its epoch is recorded.
 
-The dimension changes over time, so a segment must not be joined twice with different answers: an epoch that is
-committed in steps, or staged again after a crash, would be inconsistent. Each joined segment is durable before a sink
-sees any of it, and is reused until its epoch is recorded.
+The dimension changes over time, so a segment that is joined twice may get different documents. An epoch that is
+committed in steps, or staged again after a crash, would then be inconsistent. Each joined segment is therefore durable
+before the sink gets it, and is reused until its epoch is recorded.
 
 | rows | are joined | without a document (`missing` = drop) |
 |---|---|---|
@@ -21,8 +21,8 @@ segment, the second one uses the first one's file.
 | joined segment | a file | a file of this machine, and a copy of it as an object that no other process writes |
 | note | a file, made by a link | an object, written in one step with the check of the generations |
 
-*Crashes*: before the note is written, the segment counts as not joined, and the next start deletes the file. After
-that, every later driver finds the joined segment, on any machine.
+*Crashes*: before the note is written, the segment counts as not joined, and the next start deletes the file. After the
+note is written, every later driver finds the joined segment, on any machine.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class LookupSegments:
     """The joined segments of a state; see the module's docstring. Callable from any thread.
 
     Errors are `StateError`, and `FencedError` if another driver took over. Joined segments are written to the folder
-    `path` of this machine. If this folder may be lost, they are `copied` next to the `documents` of the state, which
-    include the notes.
+    `path` of this machine. `documents` are the documents of the state, which include the notes. If the folder may be
+    lost, joined segments are `copied` there, too.
     """
 
     def __init__(self, path: Path, documents: DriverDocuments, *, copied: bool = False) -> None:
@@ -86,9 +86,10 @@ class LookupSegments:
         return self._state.read(_document(name))
 
     def keep(self, name: str, note: bytes, file: str) -> bytes:
-        """Write `note` for the segment that was joined into `file` (empty: no row is left), unless a note exists.
+        """Write the note `note` for a segment that was joined into `file` (empty: no row is left), unless a note
+        exists.
 
-        Return the note that exists afterwards. If it is another one, `file` is deleted.
+        Return the note that exists afterwards. If that note names a different file, `file` is deleted.
         """
         if file and self._copied:
             self._state.write(_copy(file), (self.path / file).read_bytes())
@@ -178,8 +179,8 @@ def _epoch_of(name: str) -> int:
 
 #: The kinds of rows with the present values.
 _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
-#: The most bytes of looked-up values in one batch. A document is repeated for each row, and Arrow's text columns are
-#: limited to 2 GiB.
+#: The most bytes of looked-up values in one batch. A document is repeated for each row with its key, and a text column
+#: of Arrow is limited to 2 GiB.
 JOINED_BYTES_MAX = 8 << 20
 
 
@@ -200,8 +201,8 @@ class Joiner:
     """Joins segments with the documents of lookups; see the module's docstring.
 
     Callable from any thread; segments of different tables are joined concurrently. `asking` returns the `LookupQuery`
-    of a lookup. `records` says whether the sink updates rows, and whether images may lack values. `warn` reports values
-    that became NULL.
+    of a lookup. `records` is the policy for bad rows, which includes if the sink updates rows and if images may lack
+    values. `warn` reports values that became NULL.
     """
 
     def __init__(
@@ -225,7 +226,8 @@ class Joiner:
     def __call__(
         self, segments: Sequence[Segment], made: Sequence[FilteredSegment], resolved: ResolvedTransform, epoch: int
     ) -> list[FilteredSegment]:
-        """Return the transformed segments `made` of `segments`, each joined; its `segment` is None if no row is left.
+        """Join each of the transformed segments `made`, which were made from `segments`, and return the joined
+        segments. A result's `segment` is None if no row is left.
 
         Blocks. Raises `SegmentUnavailableError`, `DataError`, and the errors of a dimension that cannot be queried.
         """
@@ -298,9 +300,8 @@ class Joiner:
             raise
 
     def _answer(self, task: _Task, lookup: ResolvedLookup) -> tuple[pa.Table, int]:
-        """Return the documents of all keys of the segment, and the number of lost values.
-
-        Each distinct key is queried once.
+        """Return the documents of all keys of the segment, and the number of values that do not fit their column. Each
+        distinct key is queried once.
         """
         keys = [task.keys(batch, lookup) for batch in task.batches()]
         distinct = pc.unique(pa.chunked_array(keys)).drop_null()

@@ -32,7 +32,7 @@ def open_joiner(
     access: SegmentAccess,
     warn: Callable[[str], None],
 ) -> Iterator[Joiner | None]:
-    """Create the joiner of a run's segments for the duration of the block; None without lookups.
+    """Create the joiner of a run's segments for the duration of the block; None if there are no lookups.
 
     Raises `SourceError` if a dimension cannot be queried. The other arguments are those of `Joiner`.
     """

@@ -94,9 +94,8 @@ class MongoDbDimension:
         return named.filter(named.column(KEY).is_valid()) if key.null_count else named
 
     def _one_each(self, documents: pa.Table) -> pa.Table:
-        """Return one document for each key: the only one, or the first by ``_id``.
-
-        Raises `DataError` if a key has several, unless the lookup allows that.
+        """Return one document for each key. If a key has several documents, return the first one by ``_id`` if the
+        lookup allows that, and raise `DataError` otherwise.
         """
         keys = documents.column(KEY)
         if self._lookup.field == ID or pc.count_distinct(keys).as_py() == len(keys):
@@ -137,7 +136,9 @@ def _values(keys: pa.Array, key_type: str) -> list[Any]:
 
 
 def check_index(client: Client, table: TableId, field: str) -> tuple[bool, bool]:
-    """Return if an index begins with `field`, and if one makes its values unique. Raises `SourceError`."""
+    """Return two truth values: if an index begins with `field`, and if an index makes the values of `field` unique.
+    Raises `SourceError`.
+    """
     if field == ID:
         return True, True
     with errors(client, f"listing the indexes of {table}"):

@@ -2,8 +2,8 @@
 
 A dimension (`Dimension`) is a store that returns documents by keys, such as `raycdc.delivery.lookup.mongodb`.
 
-The cache has documents, and keys without a document, up to an age, a number of keys and a number of bytes. It is
-columnar: one hash join finds the requested keys that are cached.
+The cache has documents, and also the keys for which no document was found. Its age, keys and bytes are limited. The
+cache is columnar, so one hash join finds the requested keys that are cached.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ REQUEST_BYTES_MAX = 4 << 20
 class LookupResult:
     """The documents found for keys.
 
-    `documents` has the column `KEY` with distinct keys, followed by the lookup's columns in its order. `lost` is the
-    number of values that are NULL because they do not fit their column.
+    `documents` has the column `KEY` with distinct keys, followed by the columns of the lookup in the lookup's order.
+    `lost` is the number of values that are NULL because they do not fit their column.
     """
 
     documents: pa.Table
@@ -118,7 +118,7 @@ class Cache:
     def known(self, keys: pa.Array) -> tuple[pa.Table | None, pa.Array]:
         """Return the cached documents of `keys`, and the keys that are not cached.
 
-        A cached key may have no document; then it is in neither.
+        A key that is cached without a document is in neither of the two.
         """
         entries = self._fresh(self._entries)
         if entries is None or not entries.num_rows:
@@ -144,7 +144,8 @@ class Cache:
     def _newest(self, entries: pa.Table) -> pa.Table:
         entries = entries.slice(max(0, entries.num_rows - self._rows_max))
         while entries.nbytes > self._bytes_max:
-            # Keep as many of the newest as fit by their mean size. They may be larger than the mean, so check again.
+            # Keep as many of the newest entries as fit by the mean size of all entries. The newest ones may be larger
+            # than the mean, so their size is checked again.
             entries = entries.slice(entries.num_rows - entries.num_rows * self._bytes_max // entries.nbytes)
         return entries
 
@@ -158,7 +159,8 @@ class Cache:
 class LookupQuery:
     """The queries of one lookup with keys of one type. Thread-safe.
 
-    `requests` bounds the concurrent requests of all threads together. `cache` is None if every key is always queried.
+    `requests` is a pool whose size limits the concurrent requests of all threads together. `cache` is None if results
+    are not cached.
     """
 
     dimension: Dimension

@@ -2,16 +2,16 @@
 
 Two kinds of rows are removed:
 
-* Rows of a merged target, if ``on_bad_record`` leaves rows out. Columns of a type of which only some values convert to
-  the target's are read and checked before the rows are staged.
-* Rows with a value that the target can never have (`Sink.unrepresentable`). All columns are read and checked after the
-  target refused a value.
+* Rows of a merged target, if ``on_bad_record`` leaves rows out. Before the rows are staged, the filter reads and checks
+  the columns of which only some values convert to the target's type.
+* Rows with a value that the target can never have (`Sink.unrepresentable`). After the target refused a value, the
+  filter reads and checks all columns.
 
 Runs on threads of the driver; only a segment with a bad row is written again.
 
-This module also refuses epochs in which leaving rows out would silently make a target wrong. `LeftOut` makes that
-check. A deletion of a bad row is recognized because the same row is found bad again (`raycdc.segments.bad_rows`). If a
-column's type changes, the server converts existing values, and other rows may be bad than before:
+`LeftOut` refuses epochs in which leaving rows out would silently make a target wrong. A deletion of a bad row is
+recognized because the row is found bad again when it is deleted (`raycdc.segments.bad_rows`). If a column's type
+changes, the server converts existing values, so different rows may be bad than before:
 
 | target | a changed type of a column |
 |---|---|
@@ -19,9 +19,9 @@ column's type changes, the server converts existing values, and other rows may b
 | of one table, a changelog | refused if expressions use the column |
 | of several tables | refused if values may not fit the target's type, and if rows were left out before |
 
-While no row is left out, such a change is followed and recorded (``retyped.json``), and leaving rows out may not begin
-later. In an upsert target of several tables, a deletion of a key might remove another table's row, so tables whose
-expressions may fail are always refused.
+If no row was left out so far, a change that would be refused is followed and recorded (``retyped.json``). After that,
+no row may be left out any more. In an upsert target of several tables, deleting the key of a bad row might remove
+another table's row. Tables whose expressions may fail are therefore always refused there.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class BadRowFilter(MadeSegments):
     def _filtered(self, task: _Task, target: TableId, epoch: int) -> FilteredSegment:
         self._folder.mkdir(parents=True, exist_ok=True)
         name = file_name(str(target))
-        # The target's name is the part: a segment has a new name each time it is derived, so the dead letters of all
-        # segments of a target replace the earlier ones together.
+        # The `part` of the dead letters is the target's name and not the segment's, because a segment gets a new name
+        # each time it is derived. The dead letters of all segments of a target then replace earlier ones together.
         return task.filtered(self._folder, self._records.dead_letters(epoch, f"{name}-{task.segment.name}", name))
 
 
@@ -230,11 +230,12 @@ class _Task:
         return whole_updates(read_segment(plain, [*names, "_db", "_table"], access=self.access))
 
     def _of_keys(self, batch: pa.RecordBatch, bad: Any) -> tuple[pa.RecordBatch, Any]:
-        """Return `batch` with only the keys of its `bad` rows, and which of these rows the target may have from before
-        they were bad.
+        """Return `batch` with all values of its `bad` rows but their keys set to NULL, and a mask of bad rows that may
+        be in the target.
 
-        These are the rows whose keys the target can hold. A backfill's target has no rows of other tables, or under
-        other keys (`raycdc.source.tables.table_commands`).
+        The target may have a bad row from before the row was bad, if it can hold the row's key. The target of a
+        backfill has no rows of other tables, and no rows under other keys (`raycdc.source.tables.table_commands`), so a
+        row with that key is this row.
         """
         keys = set((self.schema if self.view is None else self.view.source).primary_key)
         if self.view is not None and self.view.projection is not None:
@@ -261,8 +262,8 @@ class _Task:
         reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
         ops = batch.column("_op").to_numpy()
         bad = pc.is_valid(reasons).to_numpy(zero_copy_only=False) & (ops != RowKind.TRUNCATE)
-        # A missing value counts as NULL, which fits every type, so an image with a bad value is known to be bad. Bad
-        # rows are not turned into deletions of their keys, which might remove another table's row.
+        # A missing value counts as NULL, which fits every type, so only an image with a bad value counts as bad. Bad
+        # rows are not turned into deletions of their keys, because these might remove another table's row.
         exact, wanted = replace(self.records, partial=False, upsert=False), np.ones(batch.num_rows, np.bool_)
         made, kept = judged(ops, batch.column("_seq").to_numpy(), wanted, bad, exact)
         if self.segment.kind == "backfill" and bad.any():
@@ -308,8 +309,8 @@ class LeftOut:
         after: TargetSchema,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
-        """Check `target_epoch`, which is one target's part of `manifest`. `tables` and `transforms` are those of the
-        whole epoch.
+        """Check `target_epoch`, one target's part of the epoch of `manifest`. `tables` and `transforms` are those of
+        all tables in the epoch.
 
         Raises `SchemaError` or `ConfigError` if leaving rows out would make the target wrong.
         """
@@ -352,9 +353,8 @@ class LeftOut:
         return self._retyped
 
     def _follow(self, target: TableId) -> None:
-        """Record the target before the epoch with the change is staged.
-
-        This is harmless if the epoch is never committed.
+        """Record the target, before the epoch with the change of type is staged. This is harmless if the epoch is never
+        committed.
         """
         if str(target) not in self._followed():
             self._followed().add(str(target))

@@ -2,16 +2,17 @@
 
 The rows are in Delta tables under ``<state>/known``, in a folder or on an object store. The Delta sink writes them like
 any target, with schema changes and commit vectors. For each table and epoch, *exact* segments are made once from the
-epoch's segments, before transforms and sinks get them.
+epoch's segments; transforms and sinks then get the exact segments.
 
-Invariant: an epoch is added to the row store after every target holds it, and before it is recorded. Whenever exact
-segments of an epoch are made, the store therefore has the rows from before the epoch. A row store that holds an epoch
-proves that all targets hold it. For recovery, a row store is one more target per source table
-(`raycdc.delivery.record_keeper`): if an epoch's rows are lost before they were added, the table is resnapshotted, which
-empties the row store.
+Invariant: an epoch is added to the row store after every target holds it, and before it is recorded. When the exact
+segments of an epoch are made, the row store therefore has the rows from before the epoch. If a row store holds an
+epoch, all targets hold it, too. Recovery treats a row store like an additional target of its source table
+(`raycdc.delivery.record_keeper`). If an epoch's rows are lost before they were added to the row store, the table is
+resnapshotted, which empties the row store.
 
-*Crashes*: before or during the targets' commits, the same segments are made again. Between them and the commits here,
-recovery finds that the row stores lack the epoch, and adds it. The next run deletes files of an earlier run.
+*Crashes*: before or during the targets' commits, the same exact segments are made again. After the targets' commits and
+before those of the row stores, recovery finds that the row stores lack the epoch, and adds it. The next run deletes the
+files that an earlier run left.
 
 Each change becomes exact steps, which start from the result of the previous step:
 
@@ -21,8 +22,8 @@ Each change becomes exact steps, which start from the result of the previous ste
 | a deletion, or the row before an update that moves its key | ``-D`` with the stored row | nothing |
 | a truncation | itself; no key exists after it | the same |
 
-The method uses Arrow and numpy only, and handles no single rows in Python. Rows are sorted by key, so that each row
-follows the previous row of its key.
+The changes are processed by Arrow and numpy, and not row by row in Python. Rows are sorted by key, so that each row
+comes right after the previous row of its key.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 class Steps:
     """The rows of an exact changelog, in order.
 
-    `of` is the index of the change from which a row was made. `values` is the index of its values among the stored rows
-    followed by the changes. `second` is True for the second row of an update.
+    For each row, `of` is the index of the change from which the row was made. `values` is the index of the row with its
+    values, in a table of the stored rows followed by the changes. `second` is True for the second row of an update.
     """
 
     ops: npt.NDArray[np.int8]
@@ -91,9 +92,8 @@ def key_ids(keys: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def exact_steps(ops: np.ndarray, numbers: np.ndarray, rows: pa.Table, key: Sequence[str], *, known: int) -> Steps:
-    """Return the exact steps for the changes whose codes and `_seq` are given.
-
-    The first `known` of `rows` are the stored rows, one per key; the rows of the changes follow.
+    """Return the exact steps for changes with the given `_op` codes and `_seq`. The first `known` rows of `rows` are
+    the stored rows, one per key; the rows of the changes follow.
     """
     ids = key_ids(rows.select(list(key)))
     order = np.argsort(numbers, kind="stable")
@@ -183,8 +183,8 @@ def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
 _CLEANED_EVERY_S = 60.0
 #: The number of row stores that commit concurrently.
 _COMMITS_AT_ONCE = 4
-#: Old log entries are not read either, and with many epochs, keeping them for Delta's default of 30 days costs too
-#: much.
+#: Nobody reads old log entries of a row store, and keeping them for Delta's default of 30 days costs too much if there
+#: are many epochs.
 _LAYOUT = TableLayout(options=(("delta.logRetentionDuration", "interval 1 hours"),))
 _COUNTER = (1 << SEQ_COUNTER_BITS) - 1
 _META = tuple(field.name for field in META_FIELDS)
@@ -207,7 +207,8 @@ class RowStore(MadeSegments):
         self._exact_folder = folder
         self._app_id = app_id
         self._access = access
-        #: Each handle is used by one thread at a time, because an epoch is made exact after the previous one was added.
+        #: Each handle is used by one thread at a time, because an epoch is made exact only after the previous epoch was
+        #: added.
         self._targets: dict[TableId, DeltaTarget] = {}
         self._cleaned_s: dict[TableId, float] = {}
 
@@ -236,10 +237,9 @@ class RowStore(MadeSegments):
         return target.vector() if target.refresh() else None
 
     def exact(self, work: TableCommit) -> dict[str, Segment | None]:
-        """Return the exact segment for each segment of `work`, a source table's part of an epoch, by the segment's
-        name.
-
-        The value is None if no row is left. Raises `SegmentUnavailableError` if a segment cannot be read now.
+        """Make the exact segments of `work`, a source table's part of an epoch. Return them by the names of the
+        original segments; None for a segment of which no row is left. Raises `SegmentUnavailableError` if a segment
+        cannot be read now.
         """
         if self._empties and _is_resnapshot(work):
             self._make_way(work)
@@ -264,7 +264,8 @@ class RowStore(MadeSegments):
     ) -> dict[TableId, TableRefusedError]:
         """Add an epoch that all targets hold, and return the tables whose row store refuses it, with the error.
 
-        `commits` are the parts of its source tables. `made` are the results of `exact`; missing ones are made now.
+        `commits` are the parts of the epoch's source tables. `made` has the results of `exact`; exact segments that are
+        not in `made` are made now.
         """
         refused: dict[TableId, TableRefusedError] = {}
         with ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="raycdc-known") as pool:
@@ -406,8 +407,8 @@ class _Task:
         if not len(indexes):
             return None
         inserts = bool((steps.ops[indexes] == RowKind.INSERT).all())
-        # Only inserts of new keys may have the kind of a snapshot. The name is the same each time, because the notes of
-        # lookups name the segment that they joined.
+        # The exact segment keeps the kind of a snapshot's segment only if it has nothing but inserts of new keys. Its
+        # name is the same each time it is made, because the notes of lookups refer to it.
         kind = segment.kind if inserts else "log"
         writer = SegmentWriter.remaking(segment, self._folder, f"exact-{segment.name}", kind=kind)
         numbers = _doubled(self._meta.column("_seq").to_numpy()[steps.of[indexes]], str(segment.table))

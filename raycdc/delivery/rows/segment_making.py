@@ -1,7 +1,7 @@
 """Makes the segments that targets get from those of an epoch: exact, derived, joined, and without bad rows.
 
-The epoch writer calls it for the commits that it stages. Each new segment is remembered with the epoch, so that commits
-that are staged again, because a node did not answer, get the same segments.
+The epoch writer calls it for the commits that it stages. New segments are remembered with the epoch. If a node does not
+answer and commits are staged again, they get the same segments.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ DERIVED_AT_ONCE = 4
 
 @dataclass(slots=True)
 class Derived:
-    """The new segments of one epoch; None if no row is left.
+    """The segments that were made for one epoch; None for a segment of which no row is left.
 
-    The keys are the names of the original segments, with the target's name before it if only that target gets the new
-    one. `bad` has the table, the number of rows that were left out, and the reason for the first.
+    Each key is the name of the original segment. If only one target gets the new segment, that target's name stands
+    before it. `bad` has the tables that lose rows, with the number of rows that were left out and the reason for the
+    first.
     """
 
     segments: dict[str, Segment | None] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Derived:
 class SegmentMaking:
     """Makes segments; see the module's docstring.
 
-    `left_out` is notified of tables that lose rows. `access` returns how segments are reached now.
+    `left_out` is notified of tables that lose rows. `access` returns the present access to segments.
     """
 
     def __init__(self, routing: Routing, left_out: LeftOut, access: Callable[[], SegmentAccess]) -> None:
@@ -62,10 +63,9 @@ class SegmentMaking:
     def exact(
         self, commits: Sequence[TableCommit], sources: Sequence[TableCommit], known: dict[str, Segment | None]
     ) -> list[TableCommit]:
-        """Return `commits` with exact segments instead of those of `sources`, the parts of the source tables.
-
-        `known` maps the names of original segments to their exact ones, and is extended. Raises the errors of
-        `RowStore.exact`.
+        """Return `commits` with the exact segments of the source tables. `sources` are the parts of these tables in the
+        epoch. `known` maps the names of original segments to exact segments, and gets the new ones. Raises the errors
+        of `RowStore.exact`.
         """
         if self._routing.known is None:
             return list(commits)
@@ -80,8 +80,8 @@ class SegmentMaking:
         """Return `commits` with derived segments for tables that need them, and without rows that do not fit merged
         targets.
 
-        `known` has the segments that were already made, and is extended. Blocks while Spark computes. Raises the errors
-        of the deriver, the joiner and the filter.
+        `known` has the segments that were already made, and gets the new ones. Blocks while Spark computes. Raises the
+        errors of the deriver, the joiner and the filter.
         """
         epoch = commits[0].epoch if commits else 0
         wanted = {

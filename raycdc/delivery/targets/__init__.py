@@ -1,1 +1,3 @@
-"""Targets: what they have committed, which are parked, and what each gets of an epoch."""
+"""Targets: their commit records, the decision which of them are parked, and the part of an epoch that each of them
+gets.
+"""

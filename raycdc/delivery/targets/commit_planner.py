@@ -1,10 +1,11 @@
-"""Plans what each target gets of an epoch: applies transforms, routes, schemas and present segment paths.
+"""Plans the part of an epoch that each target gets: its rows, its schema, and the places from which its segments are
+read.
 
-Owned by the epoch loop, which passes manifests in order. The epoch's commit record contains the description of each
-target after the epoch. It is read when the loop starts or recovers.
+Owned by the epoch loop, which passes manifests in order. The commit record of an epoch contains the description of each
+target after the epoch. The planner reads the newest record when the loop starts or recovers.
 
-The rules for a target's part of an epoch are checked for each target in order, before a row is written. A target that
-breaks a rule is refused alone, and all others go on.
+`TargetBatchRules` are checked for each target before a row is written. A target that breaks a rule is refused alone,
+and the remaining targets get their rows.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class TargetBatchRules:
     ) -> None:
         """Raise `TableRefusedError` if the configuration or the sink does not allow a target's part of an epoch.
 
-        `target_epoch` is the part of `manifest`. `before` is the target as it was; None if it is new. `transforms` are
-        those of tables that have one.
+        `target_epoch` is the target's part of the epoch of `manifest`. `before` describes the target before the epoch;
+        None if it is new. `transforms` has the transforms of tables that have one.
         """
         if why := next(filter(None, map(self._routing.router.mixed, target_epoch.sources)), ""):
             # A source with a log parks such a table earlier. A source of topics does not check this.
@@ -121,9 +122,11 @@ class TargetBatchRules:
         target: TargetSchema,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
-        """Raise `RoutesRefusedError` for a backfill's rows if the target may have their keys from other rows.
+        """Raise `RoutesRefusedError` if the part has rows of a backfill, and other rows of the target may have the same
+        keys.
 
-        The command for a backfill refuses such tables, but another table may have been routed to the target since.
+        The command for a backfill already refuses such tables, but another table may have been routed to the target
+        since the command.
         """
         again = sorted({s.table for s in manifest.segments if s.kind == "backfill" and s.table in target_epoch.sources})
         rekeyed = any(source in transforms and transforms[source].has_new_key for source in again)
@@ -153,8 +156,8 @@ class TargetBatch:
 class CommitPlanner:
     """Plans commits; see the module's docstring.
 
-    `generation` and `access` are those of `raycdc.delivery.ports.EpochPorts`. `sink_retry` waits for Spark, which
-    resolves transforms.
+    `generation` and `access` are those of `raycdc.delivery.ports.EpochPorts`. `sink_retry` retries calls to Spark,
+    which resolves transforms.
     """
 
     def __init__(
@@ -236,8 +239,11 @@ class CommitPlanner:
                 )
 
     def of(self, manifest: Manifest, parked: ParkedTargets) -> TargetBatch:
-        """Return the part of each target of `manifest` that takes part. Blocks while Spark is unreachable."""
-        # Transforms, which may need Spark, are resolved before any state changes, so that the call can be repeated.
+        """Return the parts of those targets that get rows of the epoch of `manifest`. Blocks while Spark is
+        unreachable.
+        """
+        # Transforms are resolved before the planner's state changes, so that the call can be repeated if Spark is
+        # unreachable.
         tables, transforms, unfit = self._sink_retry.for_spark(partial(self._transformed, manifest))
         part = parked.taking_part(manifest, routed_to(manifest.tables, self._router))
         rules = self._transforms.naming.rules
@@ -283,8 +289,8 @@ class CommitPlanner:
     def _transformed(
         self, manifest: Manifest
     ) -> tuple[Tables, dict[TableId, ResolvedTransform], dict[TableId, TableRefusedError]]:
-        """Return the transformed schemas and changes of the tables of `manifest`, their transforms, and the errors of
-        others.
+        """Return the transformed schemas and changes of the tables of `manifest`, their transforms, and errors by
+        table.
         """
         tables: dict[TableId, tuple[TableSchema, Sequence[SchemaChangeEvent]]] = {}
         transforms: dict[TableId, ResolvedTransform] = {}
@@ -322,10 +328,8 @@ class CommitPlanner:
         return schema, events, resolved
 
     def _before(self, table: TableId) -> TableSchema | None:
-        """Return the schema of the table's earlier transformed rows, from a target of this table only; None if there is
-        none.
-
-        For merged targets, the merge itself finds new columns.
+        """Return the schema of the table's earlier transformed rows, taken from a target that has rows of this table
+        only; None if there is no such target. For a merged target, the merge of schemas finds new columns.
         """
         targets = (self._targets.get(name) for name in self._router.targets(table))
         return next((t.schema for t in targets if t is not None and len(t.sources) == 1), None)
@@ -333,7 +337,8 @@ class CommitPlanner:
     def sources(self, manifest: Manifest, parked: ParkedTargets) -> list[TableCommit]:
         """Return the commits of the row stores for `manifest`; empty if there are no row stores.
 
-        They only contain the schema changes that this version can read; `require_readable` raises an error for others.
+        They contain only the schema changes that this version of raycdc can read; `require_readable` raises an error
+        for the rest.
         """
         if self._routing.known is None:
             return []
@@ -415,9 +420,8 @@ class CommitPlanner:
     def _seen(
         self, segment: Segment, target_epoch: TargetEpoch, resolved: ResolvedTransform | None, *, alone: bool
     ) -> Segment:
-        """Return the segment with the view that the target needs; without a view if its rows need no change.
-
-        `alone` says that the target has rows of this table only.
+        """Return the segment with the view that converts its rows for the target; without a view if they need no
+        change. `alone` is True if the target has rows of this table only.
         """
         schema = target_epoch.schema
         if resolved is None:
@@ -447,7 +451,8 @@ def _by_table(segments: Sequence[Segment]) -> Mapping[TableId, Sequence[Segment]
 def require_readable(commits: Sequence[TableCommit], manifest: Manifest) -> None:
     """Raise `ChangeRefusedError` if a row store must apply a schema change that this version cannot read.
 
-    A table with a target that takes part is parked before that. A table without a target cannot be parked.
+    A table with such a change is normally parked together with its target before that. A table without a target cannot
+    be parked, so its error ends the run.
     """
     for work in commits:
         part = manifest.tables[work.source]

@@ -1,7 +1,7 @@
 """The description of each target: at first from the commit record, then after each planned epoch.
 
-Owned by `raycdc.delivery.targets.commit_planner`, which uses it for each part of an epoch. All of it can be restored
-after a restart:
+Owned by `raycdc.delivery.targets.commit_planner`, which uses it for each part of an epoch. All descriptions can be
+restored after a restart:
 
 | columns of this pipeline that a target has, or may have | known from |
 |---|---|
@@ -10,7 +10,7 @@ after a restart:
 | of earlier epochs that are not recorded yet | this process; these epochs are repeated after a restart |
 | of a target that an older raycdc wrote without a description | the state of the log at the record |
 
-The last kind does not exist for topics, whose tables are never resnapshotted.
+The last row of the table does not apply to topics as a source, whose tables are never resnapshotted.
 """
 
 from __future__ import annotations
@@ -70,19 +70,21 @@ class DescribedTargets(Mapping[TableId, TargetSchema]):
         return len(self._at_first.keys() | self._since.keys())
 
     def start(self, known: Mapping[TableId, RoutedTarget], stream: StreamState | None) -> None:
-        """Start with the targets that a record describes. `stream` is the state of the log at the record's epoch."""
+        """Start with the targets that a record describes. `stream` is the state of the source's log at the record's
+        epoch.
+        """
         self._at_first, self._since, self._stream = known, {}, stream
 
     def schema(self, fingerprint: str) -> TableSchema:
-        """Return the schema that the state has under this fingerprint. Each is read once."""
+        """Return the schema that the state has under this fingerprint. Each schema is read once."""
         if fingerprint not in self._schemas:
             self._schemas[fingerprint] = self._store.schema(fingerprint)
         return self._schemas[fingerprint]
 
     def follow(self, targets: Mapping[TableId, TargetSchema]) -> dict[str, RoutedTarget]:
-        """Set the descriptions of `targets`, and return them in the form of a record.
+        """Set the descriptions of `targets`, and return them in the form in which a commit record has them.
 
-        New schemas are durable afterwards. Nothing changes if that fails.
+        New schemas are durable afterwards. If they cannot be written, no description changes.
         """
         lacking = (target.schema for name, target in targets.items() if self._fingerprint(name, target) is None)
         # Tens of thousands of tables of tenants may share one schema object.

@@ -1,4 +1,5 @@
-"""Decides which targets are parked, which get rows of an epoch, and which take part again. The epoch loop uses it.
+"""Decides which targets are parked, which targets get rows of an epoch, and when a parked target gets rows again. The
+epoch loop uses it.
 
 | a target | consequence |
 |---|---|
@@ -9,12 +10,13 @@
 | is an upsert target whose source tables are all resnapshotted | it waits for all of them, and is emptied once |
 
 If a target may not be parked, its `TableRefusedError` ends the run. A parked target is not read any more, so it may be
-deleted. It, and other targets of its source tables, may hold a part of an epoch without a record.
+deleted. A parked target and the other targets of its source tables may hold a part of an epoch that has no record.
 
-*Crashes*: before the epoch's record, the rows are refused again. After it, the target is parked by the record, and the
-source reads that when it starts (`raycdc.source.tables.table_requests.refusals_of`).
+*Crashes*: before the epoch's record, the target refuses the rows again at the next start. After the record, the target
+is parked by the record, which the source reads when it starts (`raycdc.source.tables.table_requests.refusals_of`).
 
-A source table waits as a whole, not only its rows for one target, because only a whole table can be resnapshotted.
+If one target of a source table is parked, no target gets rows of that table, because only a whole table can be
+resnapshotted.
 """
 
 from __future__ import annotations
@@ -43,10 +45,9 @@ from raycdc.state.store import CheckpointStore
 
 @dataclass(frozen=True, slots=True)
 class Parks:
-    """The reasons for which a target is parked. For any other reason, its error ends the run, as the user configured.
-
-    `tables` is False for ``pipeline.on_table_error = "fail"``, `changes` for ``schema_change = "fail"``, and `values`
-    for ``on_bad_record = "fail"``.
+    """The reasons for which a target is parked. If a target is refused for another reason, its error ends the run. The
+    fields follow the configuration: `tables` is False for ``pipeline.on_table_error = "fail"``, `changes` for
+    ``schema_change = "fail"``, and `values` for ``on_bad_record = "fail"``.
     """
 
     tables: bool = True
@@ -77,7 +78,7 @@ class SinkOutagePolicy:
     """How to retry a sink that is unreachable or whose disk is full.
 
     `location` is the sink's location for messages. `notify` is called with messages about the outage. `policy` limits
-    the time (None: the default).
+    the duration of the retries (None: the default).
     """
 
     location: str = ""
@@ -89,9 +90,9 @@ class SinkOutagePolicy:
 class ParkingPolicy:
     """How an epoch loop treats targets that refuse rows.
 
-    `on_parked` is called with parked targets once the record has them. `on_bad_rows` is called, before an epoch is
-    committed, with the rows that it leaves out and with columns that cannot be dropped. `follows` says whether the
-    configuration still selects a source table. `waiting` says how to retry a sink that accepts no writes.
+    `on_parked` is called with parked targets once a commit record has them. `on_bad_rows` is called before an epoch is
+    committed, with the rows that the epoch leaves out and with columns that cannot be dropped. `follows` returns True
+    if the configuration still selects a source table. `waiting` is the policy for a sink that accepts no writes.
     """
 
     parks: Parks = field(default_factory=Parks)
@@ -106,10 +107,12 @@ NOTHING = ParkingPolicy(Parks(tables=False))
 
 
 class ParkedTargets:
-    """The parked targets; see the module's docstring. Called by the thread that stages and the one that commits."""
+    """The parked targets; see the module's docstring. Used by the thread that stages and the thread that commits."""
 
     def __init__(self, entries: Mapping[str, ParkedTarget], parks: Parks, *, can_replace: bool = False) -> None:
-        """Create it. `can_replace` says that a new snapshot can replace whatever exists at a target's location."""
+        """Start with the parked targets of a record. `can_replace` is True if a new snapshot can replace anything that
+        exists at a target's location.
+        """
         self._entries: Mapping[str, ParkedTarget] = dict(entries)
         self._parks = parks
         self._can_replace = can_replace
@@ -124,9 +127,9 @@ class ParkedTargets:
         return entry is not None and not entry.begun
 
     def reached(self, sources: Collection[TableId]) -> tuple[int, int]:
-        """Return the (epoch, step) up to which a target of `sources` may be ahead of its record.
+        """Return the (epoch, step) that a target of `sources` may hold although its record names an earlier one.
 
-        It may hold rows of an epoch in which it, or another target of the same tables, was parked.
+        Such a target may hold rows of an epoch in which it, or another target of the same source tables, was parked.
         """
         names = {str(source) for source in sources}
         epochs = [entry.epoch for entry in self._entries.values() if not names.isdisjoint(entry.sources)]
@@ -146,8 +149,8 @@ class ParkedTargets:
         return entry is None or not entry.waits(source, manifest)
 
     def begins(self, target: TableId, manifest: Manifest) -> bool:
-        """Return True if the target's part of `manifest` is its first one since it was parked, so that earlier rows do
-        not count.
+        """Return True if the target's part of `manifest` is its first one since it was parked. Its earlier rows are
+        then replaced.
         """
         entry = self._entries.get(str(target))
         return entry is not None and not entry.begun and manifest.epoch >= entry.epoch
@@ -175,9 +178,8 @@ class ParkedTargets:
         *,
         anyway: bool = False,
     ) -> None:
-        """Park `target` from `manifest` on. Raises `error` if the configuration does not allow that, unless `anyway`.
-
-        A target that has refused an earlier epoch stays parked from that one on.
+        """Park `target` from `manifest` on. Raises `error` if the configuration does not allow that, unless `anyway` is
+        True. A target that already refused an earlier epoch stays parked from that earlier epoch on.
         """
         if not anyway and not self._parks(error.reason):
             raise error
@@ -225,7 +227,9 @@ class ParkedTargets:
         self._add(target, sources, manifest, held, ParkReason.MISSING, lambda _: text)
 
     def after(self, manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> None:
-        """Remove targets that take part again from the parked ones. Called just before `manifest` is recorded."""
+        """Update the parked targets to the state after `manifest`: remove those that get rows again. Called just before
+        the epoch is recorded.
+        """
         with self._lock:
             left = {}
             for name, entry in self._entries.items():

@@ -1,8 +1,8 @@
 """Reads the commit records of targets, and checks that this state can have written them.
 
-The epoch loop uses it when it starts, and before an epoch is first written. Targets are always read, because the
-state's own record alone may be wrong. Targets without a record (a console) are only read if nothing depends on them. A
-target that cannot be read while others answer is parked before anything depends on it, because it may hold any epoch.
+The epoch loop uses it when it starts, and before an epoch is first written. The vectors are read from the targets
+themselves, because the targets may have changed since the state's own record was written. A target that cannot be read
+while others answer is parked before anything depends on it, because it may hold any epoch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TargetRecords:
     def of(self, manifest: Manifest) -> dict[TableId, CommitVector | None]:
         """Return the vector of each target that takes part in the epoch of `manifest`.
 
-        A target without a record of its own counts as holding what the row stores of its tables hold.
+        A target that keeps no record (a console) counts as holding the same epoch as the row stores of its tables.
         """
         targets = self._targets(manifest)
         holds = {name: self._held_or_parked(name, targets, manifest) for name in targets if self._asks(name)}
@@ -101,8 +101,8 @@ class TargetRecords:
         holds |= {name: self._held_or_parked(name, behind, after) for name in new}
         reached = {name: self._parked.reached((*self._sources_of(name), *behind.get(name, ()))) for name in holds}
         for name in filter(self._parked.owes_nothing, behind):
-            # The target refused an earlier resnapshot, too. It may hold a part of that, because it also refused the
-            # tombstone.
+            # The target has refused its earlier resnapshot and also the tombstone of that epoch, so it may hold a part
+            # of the resnapshot.
             begins = min(epoch for epoch, targets in later.items() if name in targets)
             reached[name] = max(reached.get(name, (0, 0)), (begins - 1, STEP_LAST))
         most = {str(name): max(recorded.get(str(name), (0, 0)), vector) for name, vector in reached.items()}
@@ -113,17 +113,16 @@ class TargetRecords:
         return {name: (invalid.get(name) or TargetDroppedError(text), holds[name]) for name, text in lacking.items()}
 
     def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Return the entries of a record whose targets must exist.
-
-        A target that waits for its resnapshot may have been deleted.
+        """Return the entries of a record without those of targets that wait for a resnapshot, because such targets may
+        have been deleted.
         """
         return {name: v for name, v in recorded.items() if not self._parked.owes_nothing(TableId.parse(name))}
 
     def check_ours(self, manifest: Manifest, recorded: Mapping[str, tuple[int, int]]) -> None:
         """Raise `SinkError` if another writer has already written the number of this epoch to a target.
 
-        Targets with a record were compared at the start. If a target is new to this state and already holds the epoch,
-        the sink would skip the epoch.
+        Only targets that are new to the state's record need this check, because the others were compared at the start.
+        If a new target already holds the epoch, the sink would skip the epoch.
         """
         targets = self._targets(manifest)
         for target in targets:
@@ -161,10 +160,9 @@ class TargetRecords:
         manifest: Manifest,
         why_not: dict[TableId, TableRefusedError] | None = None,
     ) -> CommitVector | None:
-        """Return the vector of the target. Parks it as of `manifest` if it does not answer while others do.
-
-        `targets` has the sources of each target; the other targets may be queried. If the target refuses for another
-        reason, the error is put into `why_not`.
+        """Return the vector of the target. Park the target as of `manifest` if it does not answer while other targets
+        do. `targets` has the sources of each target; all of them may be queried. If the target cannot be read for
+        another reason, the error is put into `why_not`.
         """
         try:
             return self.held(target, siblings=targets)
@@ -185,7 +183,8 @@ class TargetRecords:
     def held(self, target: TableId, *, retry: bool = True, siblings: Iterable[TableId] = ()) -> CommitVector | None:
         """Return the vector of a target, or of a table's row store.
 
-        A failed read is retried if `retry`. `siblings` are other targets that may be queried to see if they answer.
+        A failed read is retried if `retry` is True. `siblings` are targets that may be queried to see if the sink
+        answers.
         """
         table = table_of(target)
         if table is None:

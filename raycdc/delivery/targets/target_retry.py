@@ -1,13 +1,13 @@
 """Retries a sink, and parks one target if it accepts no write while other targets of the sink answer.
 
-`SinkRetry` is for a sink that is unreachable, locked by another client, or full: waiting loses nothing. It works for
-every sink: `SinkUnavailableError`, or an error of the operating system about a disk, means that a retry may succeed. A
-call is repeated from the beginning of its transaction. If the outcome of a commit is unknown, the target's record shows
-it.
+`SinkRetry` is for a sink that is unreachable, locked by another client, or full. No data is lost while it waits. It
+works for every sink: `SinkUnavailableError`, or an error of the operating system about a disk, means that a retry may
+succeed. A call is repeated from the beginning of its transaction. If the outcome of a commit is unknown, the retry
+reads it from the target's record.
 
-`TargetRetry` is for one target; the epoch writer and recovery call it. A sink that is unreachable as a whole ends the
-run. A single target that is blocked (`TargetBlockedError`) must not hold up others. When the retries are used up, the
-following queries, in this order, decide which case it is:
+`TargetRetry` is for one target; the epoch writer and recovery call it. If the whole sink is unreachable, the run ends.
+If a single target is blocked (`TargetBlockedError`), it must not delay the other targets. When the retries are used up,
+the following queries, in this order, distinguish the two cases:
 
 | query | the target alone is blocked if |
 |---|---|
@@ -18,11 +18,11 @@ following queries, in this order, decide which case it is:
 
 A recent commit of another target proves nothing: the sink may have failed right after it.
 
-A start reads what each target holds, and so does the first epoch of an added table, with the same retries
+Reads of the targets' vectors, at a start and before the first epoch of an added table, are retried in the same way
 (`raycdc.delivery.targets.target_records`). A target that cannot be read while others answer is parked, too.
 
-A commit that seemed to fail may have succeeded. The target then holds an epoch in which it is parked, which
-`parked_targets` allows; its next rows empty it.
+A commit that seemed to fail may have succeeded. The target then holds an epoch in which it is parked. `parked_targets`
+allows that, because the target is emptied before it gets rows again.
 """
 
 from __future__ import annotations
@@ -64,15 +64,17 @@ class SinkRetry:
         self._retrier = Retrier(notify=waiting.notify, stopping=stopping, threads=threads, policy=self.policy)
 
     def __call__(self, act: Callable[[], T]) -> T:
-        """Call `act`, which must be repeatable, and return its result. Repeat it while the sink is unreachable or its
-        disk full.
+        """Call `act`, which must be repeatable, and return its result. Repeat the call while the sink is unreachable or
+        its disk is full.
 
         Raises a `SinkError` that names the sink's location when the time is over.
         """
         return self._retrier(act, self._outage)
 
     def for_spark(self, act: Callable[[], T]) -> T:
-        """Call `act`, which uses Spark outside of the sink, and return its result. Repeat it if Spark's JVM is gone."""
+        """Call `act`, which uses Spark for other work than the sink's, and return its result. Repeat the call if
+        Spark's JVM has ended.
+        """
         return self._retrier(act, _lost_spark)
 
     def _outage(self, cause: Exception) -> Outage | None:
@@ -115,7 +117,8 @@ class TargetRetry:
         self._parked = parked
         self._records = records
         self._stopping = stopping
-        #: The targets that accepted a call, those whose last call failed, and those that are known to be blocked alone.
+        #: The targets that accepted a call, the targets whose last call failed, and the targets that are known to be
+        #: blocked while others answer.
         self._took: set[TableId] = set()
         self._troubled: set[TableId] = set()
         self._blocked: set[TableId] = set()
@@ -130,9 +133,9 @@ class TargetRetry:
     def __call__(self, targets: Sequence[TableId], act: Callable[[], T], *, siblings: Iterable[TableId] = ()) -> T:
         """Call `act`, which writes to `targets`, with the retries of `SinkRetry`, and return its result.
 
-        Raises `TargetBlockedError` when the time is over and one of the targets is blocked alone. If there are several,
-        they are then written one by one, and the blocked one is not retried again. `siblings` are targets that may be
-        queried although nothing was written to them yet.
+        Raises `TargetBlockedError` when the retries are used up and only one of the targets is blocked. If the call was
+        for several targets, the caller then writes them one by one, and the blocked target is not retried again.
+        `siblings` are targets that may be queried although nothing was written to them yet.
         """
 
         def tried() -> T:
@@ -161,8 +164,8 @@ class TargetRetry:
                 raise
             alone = 0
             for target in targets:
-                # The time may be over because of a stop. Queries may take long, so give up after two targets found no
-                # other target that answers.
+                # A stop of the run may have ended the retries. Queries may take long, so give up after the queries for
+                # two targets have found no other target that answers.
                 if self._stopping.is_set() or alone > 1:
                     raise
                 others = self._unaffected(target, siblings)
@@ -181,8 +184,8 @@ class TargetRetry:
         return TargetBlockedError(f"{text}: {str(cause).rstrip('.')}. {words}".rstrip())
 
     def _words(self, target: TableId, cause: SinkUnavailableError) -> str | None:
-        """Return a text about who or what blocks `target` (may be empty); None if it is not certain that the target is
-        blocked.
+        """Return a text about the client or condition that blocks `target` (empty if unknown); None if it is not
+        certain that the target is blocked.
         """
         try:
             if isinstance(cause, SinkLockedError) and (words := self._sink.blocked(target)):

@@ -2,20 +2,21 @@
 
 `raycdc.sinks.files.sink` describes the folder. A link fails if the name exists, so a second commit changes nothing.
 
-`FileNotes` are notes about the files of one pipeline in a folder, written before and after a file becomes visible. The
-visible files show which epochs the folder holds, until a file is removed. The newest file ever visible therefore has a
-separate note, which stays when a loader removes the file.
+`FileNotes` has notes about the files of one pipeline in a folder. They are written before and after a file becomes
+visible. The visible files show which epochs the folder holds, unless a loader removes files after it has loaded them.
+The newest file that was ever visible therefore has a note of its own, which stays.
 
-`Writers` are the pipelines that write to the folder. Each writes a note about itself, and one that replaces the files
-of others bars them.
+`Writers` has the notes about the pipelines that write to the folder. Each pipeline writes a note about itself. A
+pipeline that replaces the files of the others *bars* them: it writes a note for each of them, and they must make no
+more files visible.
 
 ```
 _raycdc/writer-1a2b3c4d.json    a pipeline writes here; the name has a hash of its identity, as its files do
 _raycdc/barred-1a2b3c4d.json    another pipeline replaced its files, and it must make no more files visible
 ```
 
-A pipeline that is barred while it makes a file visible finds the note right afterwards, and removes the file. If it
-dies in between, the next commit of the other pipeline removes it.
+A pipeline may be barred while it makes a file visible. It reads the notes right afterwards, finds that it is barred,
+and removes the file. If it dies before that, the next commit of the other pipeline removes the file.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ class Writers:
             self._write(f"barred-{identity}.json")
 
     def of_barred(self, visible: Iterable[str]) -> list[str]:
-        """Return those `visible` files that a barred pipeline could not remove before it died."""
+        """Return those of the `visible` files that barred pipelines wrote. Such a file remains if its pipeline made it
+        visible and died before it could remove it.
+        """
         barred = {match[1] for name in self._names() if (match := _BARRED.fullmatch(name))}
         return [name for name in visible if (match := _FILE.match(name)) and match[1] in barred]
 
@@ -230,7 +233,8 @@ class FileSteps(FilesTarget):
         self.evolve(work, commit_metadata)
 
     def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        # Others are barred first, so that none of their files remains: they check this after making a file visible.
+        # The other pipelines are barred before their files are removed. A pipeline that makes a file visible meanwhile
+        # finds that it is barred, and removes the file itself.
         self._writers.bar_other_writers(self._visible())
         for name in self._foreign():
             (self.folder / name).unlink()

@@ -77,7 +77,9 @@ ProbeTable = Callable[[TableId], FollowableTable[DescribedT] | UnfollowableTable
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """A change of one table in the log. An epoch begins with the `update`, and `rows` follow it."""
+    """A change of one table's schema or state in the log, and the rows of the table that it causes. An epoch begins
+    with the `update`, and the `rows` (a truncation) come right after it.
+    """
 
     update: SchemaUpdate
     rows: tuple[LogRows, ...] = ()

@@ -201,7 +201,9 @@ class TableCommand(JsonObject):
         return RowsRequest(self.id, table, parts=tuple(parts))
 
     def requests(self, asked: CommandDecision) -> dict[str, TableRequest]:
-        """Return the requests of the command, on which the decision was `asked`."""
+        """Return the request about each table of the command. `asked` is the decision about the command; a refused
+        command makes no request.
+        """
         request = TableRequest.RESNAPSHOT if asked.resnapshots else self.action.request
         return {} if asked.refused else dict.fromkeys(asked.tables, request)
 

@@ -1,7 +1,7 @@
-"""Folds held log rows into the rows of a chunk: the last state of each touched key wins.
+"""Folds held log rows into the rows of a chunk: the last state of each changed key wins.
 
-In a chunk of a backfill (`raycdc.source.snapshot.rereading.backfill`), the touched keys are left out instead, because
-the log has passed them on. Requested keys that the source lacks become deletions.
+In a chunk of a backfill (`raycdc.source.snapshot.rereading.backfill`), rows with changed keys are left out instead,
+because the log delivers these rows. A requested key that the source does not have becomes a deletion.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ _ORDER = "_raycdc_order"
 
 
 def fold(chunk: pa.Table, delta: pa.Table, *, key: Sequence[str]) -> pa.Table:
-    """Return the chunk as its SELECT would have seen it after `delta`.
+    """Return the rows of `chunk` with the changes in `delta` applied, as inserts without a log position.
 
-    `chunk` and `delta` have one changelog schema (`raycdc.model.changelog_schema`); `delta` is in log order and holds
-    every change of the window, so that a key's last row is its final state. Keys are compared by value: where a
-    collation calls two spellings the same key, an update names both, so both are touched. The result's rows are inserts
-    without log position, numbered from 0.
+    Both tables have the same changelog schema (`raycdc.model.changelog_schema`). `delta` has all rows that the log
+    reader held for the chunk up to H, in log order, so the last row of a key is its final state. The `_seq` of the
+    result counts from 0.
+
+    Keys are compared by value, although a collation may treat two spellings as one key. If an update changes only the
+    spelling, its two images have both spellings, so both are replaced.
     """
     changed = comparable(delta, key)
     last = _numbered(changed).group_by(changed.column_names).aggregate([(_ORDER, "max")])
@@ -36,7 +38,7 @@ def fold(chunk: pa.Table, delta: pa.Table, *, key: Sequence[str]) -> pa.Table:
 
 
 def left_alone(chunk: pa.Table, changed: pa.Table, *, key: Sequence[str]) -> pa.Table:
-    """Return the rows of `chunk` whose keys are not in `changed`, numbered from 0.
+    """Return the rows of `chunk` whose keys are not in `changed`, with a `_seq` that counts from 0.
 
     Both tables have the same changelog schema.
     """
@@ -46,7 +48,8 @@ def left_alone(chunk: pa.Table, changed: pa.Table, *, key: Sequence[str]) -> pa.
 
 
 def deletes(keys: pa.Table, schema: TableSchema, *, first: int, read_ms: int) -> pa.RecordBatch:
-    """Return deletions of the rows with these `keys`, numbered from `first`; only the key columns have values.
+    """Return deletions of the rows with these `keys`, with a `_seq` that counts from `first`. Only key columns have
+    values.
 
     Raises `ArrowException` if a key has a value that the table's columns cannot hold.
     """

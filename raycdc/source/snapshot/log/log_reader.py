@@ -104,14 +104,16 @@ class LogReaderSettings:
 
 @dataclass(frozen=True, slots=True)
 class AwaitsCut:
-    """The next epoch begins with this change. Nothing passes before the open epoch is cut."""
+    """A schema change that the reader holds until the open epoch is cut. The next epoch begins with this change."""
 
     change: SchemaChange
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitsTables:
-    """The unit waits until a table is completely read that is read as of an earlier position."""
+    """A unit that the reader holds because a table is read as of an earlier position of the log. The reader passes the
+    unit on once all chunks of that table are published.
+    """
 
     unit: LogUnit
 
@@ -173,7 +175,9 @@ class LogReader:
 
     @property
     def at_boundary(self) -> bool:
-        """Return True if the log is between two transactions, and does not wait for a cut."""
+        """Return True if the reader is between two transactions of the log, and holds no schema change that waits for a
+        cut.
+        """
         return not self._cursor.in_transaction and not isinstance(self._halt, AwaitsCut)
 
     @property

@@ -102,7 +102,8 @@ class IncrementalReader(SourceReaderBase):
         if self._log is None:
             return ReaderMetrics(waits=self._chunks.waits)
         log = self._log.metrics()
-        # The log was seen up to the commit of its last event, or further if it had no other events.
+        # The log was read at least up to the commit time of its last event. If no event came after that, the source may
+        # know a later time up to which it has read everything.
         times = [log.seen_ms, None if self._log_source is None else self._log_source.seen_ms]
         seen_ms = max((time_ms for time_ms in times if time_ms is not None), default=None)
         log = replace(log, fetch_lag_ms=self._fetched_lag_ms, seen_ms=seen_ms)

@@ -1,13 +1,13 @@
 """The interface of a sink: a store that holds each epoch exactly once, and reports which epochs it holds.
 
-Called by the epoch loop on the driver (`raycdc.delivery.epoch_loop`). The calls for a table in an epoch are
-``apply_schema (when it has changes) → stage → commit``. `stage` of epoch e+1 runs while e commits; `commit` of
-different targets may run concurrently on several threads, but never concurrently for one target.
+Called by the epoch loop on the driver (`raycdc.delivery.epoch_loop`). The calls for a target in an epoch are, in this
+order: ``apply_schema`` if its columns change, ``stage``, ``commit``. `stage` of epoch e+1 runs while e commits.
+`commit` of different targets may run concurrently on several threads, but never concurrently for one target.
 
 *The commit record is a vector*: for each target table the last (epoch, step) with the pipeline's identity and
 generation, written inside the sink's own transaction, so that recovery can rely on it. A table may commit several times
-in an epoch (schema change, append of snapshot rows, merge of log rows); the last commit of the epoch has `STEP_LAST`,
-which alone shows that the table holds the epoch.
+in an epoch (schema change, append of snapshot rows, merge of log rows); the last commit of the epoch has `STEP_LAST`. A
+table holds the epoch only if its vector is at `STEP_LAST`.
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ CHANGELOG = "changelog"
 class TableCommit:
     """One table's part of one epoch: the schema, the changes to apply first, and the rows to write.
 
-    `segments` are in order of `_seq`. `merged` are the source tables of the target if routes merge several, or the one
-    table whose rows get another key by a transform; otherwise it is empty. A sink that updates rows must then refuse a
-    key that comes from two tables, or from two rows of the one table; `merges_sources` declares that it can.
-    `beginning` are those of `merged` of which the target has no row yet, so that truncating them removes nothing.
-    `source` is the only source table, or the first. `positions` are the source positions after the epoch, which are
-    written in the sink's transaction for people to see. `layout` is the target's layout, which the sink's configuration
-    allows (`no_layout`). `made` are columns that the source does not have under that name: computed, constant, renamed
-    or looked up. `replaces`: the user requested that this epoch, which begins the table, replaces any existing target.
-    `digest` is the manifest's (`CommitVector.digest`).
+    `segments` are in order of `_seq`. `merged` are the source tables of the target if routes merge several tables. If a
+    transform gives the rows of a single table another key, `merged` is that table. Otherwise it is empty. If `merged`
+    is not empty, a sink that updates rows must refuse a key that comes from two tables, or from two rows of one table.
+    A sink that can do that sets `merges_sources`. `beginning` are the tables in `merged` of which the target has no row
+    yet; a truncation of such a table removes nothing. `source` is the only source table, or the first one. `positions`
+    are the source positions after the epoch; they are written in the sink's transaction for people to see. `layout` is
+    the target's layout, which the sink's configuration allows (`no_layout`). `made` are columns whose name the source
+    does not have, because they are computed, constant, renamed or looked up. `replaces` is True if the epoch begins the
+    table and the user requested that it replaces any existing target. `digest` is the digest of the manifest
+    (`CommitVector.digest`).
     """
 
     epoch: int
@@ -95,17 +96,19 @@ def ignore_text(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """The context that a sink gets once: the identity that its commits carry, and the means to run its tasks.
+    """The context that a sink gets in `open`: the identity that its commits carry, its settings, and the means to run
+    its tasks.
 
     `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s, in Spark or in
     this process, and `parallelism` is the useful number of concurrent tasks. `schema_change` says how targets follow
-    schema changes of the source's tables, and `left_out` which types of changes they ignore. `access` is how tasks
-    reach segments. `session` returns the SparkSession, or is None if the pipeline runs without Spark. `from_bytes`:
-    rows of this total size or more must be written by tasks; below it, the sink may choose (None: it may always
-    choose). `order_by` names the column whose greatest value wins among the rows of a key; only sinks that
-    `keeps_greatest` get it. `private` is a folder for secrets that tasks need and that must not be in their arguments
-    (empty: the system's temporary folder). `storage` has the settings of object stores, for a sink whose location is a
-    URL. `warn` shows a warning to people, and may be called by any thread.
+    schema changes of the source's tables. Targets ignore changes of the types in `left_out`. `access` gives tasks
+    access to segments. `session` returns the SparkSession, or is None if the pipeline runs without Spark. Rows of a
+    total size of `from_bytes` or more must be written by tasks. Fewer rows may also be written by the sink itself
+    (None: the sink may always choose). `order_by` names a column: among the rows of a key, the row with the greatest
+    value of that column is kept. Only sinks with `keeps_greatest` get it. `private` is a folder for secrets that tasks
+    need and that must not be in their arguments (empty: the system's temporary folder). `storage` has the settings of
+    object stores, for a sink whose location is a URL. `warn` shows a warning to people, and may be called by any
+    thread.
     """
 
     app_id: str
@@ -153,7 +156,9 @@ class SinkContext:
 
 @dataclass(frozen=True, slots=True)
 class TargetShape:
-    """A target as it would be created: its columns (those of a changelog included), its key and its layout."""
+    """The shape of a target that would be created: its columns (with the additional columns of a changelog), key and
+    layout.
+    """
 
     name: TableId
     columns: tuple[Column, ...]
@@ -165,22 +170,23 @@ class Sink(ABC):
     """The interface of a sink; see the module's docstring. Every method may block. Errors are `SinkError`, and name the
     table.
 
-    `raycdc.sinks.steps.ExactlyOnceSink` implements all of it except the verbs of one kind of target. Implement `Sink`
-    itself only if the driver cannot read a target's commit record (Kafka), or if a target keeps none (the console).
+    `raycdc.sinks.steps.ExactlyOnceSink` implements everything except the operations on one kind of target. Implement
+    `Sink` directly only if the driver cannot read a target's commit record (Kafka), or if a target keeps no record (the
+    console).
     """
 
     #: The values of ``sink.write`` that the sink supports; the first is its default.
     writes: ClassVar[tuple[str, ...]]
-    #: False for a sink that cannot report what it holds (the console); its content is never read.
+    #: False for a sink that cannot report which epochs it holds (the console).
     durable: ClassVar[bool] = True
     #: True if rows of several source tables may go to one upsert target, because the sink detects a key that comes from
     #: two of them.
     merges_sources: ClassVar[bool] = False
     #: True if the sink keeps a row whose value of ``source.order_by`` is greater than that of the new row.
     keeps_greatest: ClassVar[bool] = False
-    #: True if targets can be created concurrently, by several threads that each call `apply_schema` for one target. A
-    #: target without rows is then created by its `commit`. This creates hundreds of targets faster if each waits for a
-    #: disk. False if targets are created in a shared store, such as a database.
+    #: True if several threads may create targets concurrently, each by a call of `apply_schema` for one target. A
+    #: target without rows is then created by its `commit`. This saves time if creating a target waits for a disk and
+    #: there are hundreds of targets. False if all targets are in one shared store, such as a database.
     makes_at_once: ClassVar[bool] = False
     #: True if a commit with `replaces` puts an empty target in place of any existing one.
     can_replace: ClassVar[bool] = False
@@ -190,23 +196,25 @@ class Sink(ABC):
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         """Return the findings about the target's server or catalog before a run of `pipeline`, for ``raycdc check``.
 
-        Called before `open`. `targets` are the targets known so far. A finding with `parks` means that no target can
-        have that name. A sink of files returns its folder in `SinkConfig.folder` instead; `check` and `run` then refuse
-        a folder that cannot be written.
+        Called before `open`. `targets` are the targets known so far. A finding with `parks` means that the sink can
+        have no target of that name. A sink of files need not check its folder: it returns the folder in
+        `SinkConfig.folder`, and `check` and `run` refuse a folder that cannot be written.
         """
         return []
 
     def statement(self, target: TargetShape) -> str:
-        """Return the statement that creates such a target, as ``raycdc plan`` shows it; empty if there is no such
-        statement.
+        """Return the statement that creates a target of this shape, for ``raycdc plan``; empty if no statement creates
+        targets.
 
-        Pure. The statement that the sink executes may differ, and has properties for raycdc's own bookkeeping.
+        Pure. The statement that the sink really executes may have additional properties, for raycdc's own records.
         """
         return ""
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:
-        """Connect, and check what can be checked. Called once before all other methods but `check` and `statement`."""
+        """Connect, and check the configuration against the store. Called once, before all methods except `check` and
+        `statement`.
+        """
 
     @abstractmethod
     def inspect(self, context: SinkContext) -> None:
@@ -231,19 +239,19 @@ class Sink(ABC):
         """
 
     def unfit(self, targets: Sequence[TableId]) -> Mapping[TableId, TableRefusedError]:
-        """Return those `targets` whose next commit would be refused because another client changed them, with the
+        """Return the `targets` whose next commit would be refused because another client changed them, each with its
         error.
 
-        Called at each start for targets that hold what the commit record says, because such a target may get no rows
-        for a long time. Changes nothing.
+        Called at each start for targets whose vectors agree with the commit record. Without this call, the problem
+        would be found only with the target's next rows, possibly much later. Changes nothing.
         """
         return {}
 
     def blocked(self, target: TableId, *, wholly: bool = False) -> str:
         """Return a sentence that says who has this target locked; empty if it is not locked, or if that is unknown.
 
-        `wholly`: only locks that prevent all writes count. Called for a target after minutes of `SinkLockedError`, and
-        (`wholly`) for other targets, to see if they can be written.
+        If `wholly` is True, only locks that prevent all writes count. Called for a target that raised `SinkLockedError`
+        for minutes. Called with `wholly` for other targets of the sink, to see if they can be written.
         """
         return ""
 
@@ -256,9 +264,9 @@ class Sink(ABC):
 
     @abstractmethod
     def stage(self, commits: Sequence[TableCommit]) -> Mapping[TableId, Any]:
-        """Write the rows of all `commits` where readers of the targets do not see them.
+        """Write the rows of all `commits` to places that readers of the targets do not see.
 
-        Return what `commit` needs, by target.
+        Return for each target the value that `commit` gets as the result of staging.
         """
 
     def unrepresentable(self, work: TableCommit, rows: pa.RecordBatch) -> pa.Array:
@@ -277,9 +285,10 @@ class Sink(ABC):
 
     @abstractmethod
     def tombstone(self, work: TableCommit) -> None:
-        """Write an empty commit at `STEP_TOMBSTONE` of the epoch, so that a suspended driver cannot commit it later.
+        """Write an empty commit at `STEP_TOMBSTONE` of the epoch, so that a suspended driver cannot commit the epoch
+        later.
 
-        `work` has no segments. Its schema is for a target that does not exist yet.
+        `work` has no segments. If the target does not exist yet, it is created with the schema of `work`.
         """
 
     def close(self) -> None:  # noqa: B027

@@ -1,7 +1,7 @@
 """The rules by which a target follows its source's schema changes.
 
-They also say whether a change that cannot be carried out is an error. `raycdc.sinks.columns` plans the effect of a
-change on a target's columns.
+They also decide if a change that cannot be carried out is an error. `raycdc.sinks.columns` plans the effect of a change
+on a target's columns.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ColumnT = TypeVar("ColumnT")
 class ChangeRules:
     """The rules for the targets of one sink.
 
-    `behavior` is ``pipeline.schema_change``. Targets are changelogs unless `upsert`. Targets ignore changes of the
-    types in `left_out`.
+    `behavior` is ``pipeline.schema_change``. Targets are changelogs unless `upsert` is True. Targets ignore changes of
+    the types in `left_out`.
     """
 
     upsert: bool
@@ -59,8 +59,8 @@ class ChangeRules:
         events: Sequence[SchemaChangeEvent],
         after: Callable[[list[ColumnT], SchemaChangeEvent], list[ColumnT]],
     ) -> list[ColumnT]:
-        """Return the columns after all `events`; `after` returns the columns after one. ``try_evolve`` skips events for
-        which it raises `SinkError`.
+        """Return the columns after all `events`. `after` returns the columns after one event; with ``try_evolve``,
+        events for which `after` raises `SinkError` are skipped.
         """
         for event in events:
             try:

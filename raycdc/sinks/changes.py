@@ -1,4 +1,4 @@
-"""Checks of schema changes that all sinks share, and the columns that are written if some changes are left out."""
+"""Checks of schema changes that all sinks share, and functions for targets that lack some columns of the source."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def creates(work: TableCommit) -> bool:
 def replaces_all_rows(work: TableCommit, rules: ChangeRules) -> bool:
     """Return True if no row of earlier epochs may remain in the target after this one.
 
-    Either the table is read from the start, or it is an upsert target whose rows were removed at the source. A
-    changelog keeps its rows when the source table is dropped and created again; so does any target if that change is
-    left out.
+    There are two cases: the table is resnapshotted, or the target is an upsert target and its rows were removed at the
+    source. A changelog keeps its rows when the source table is dropped and created again. Any target keeps its rows
+    then if the configuration leaves out the drop.
     """
     if not creates(work):
         return False
-    # A resnapshot puts a truncation right before the creation (`raycdc.source.tables.resnapshots`). A source that
-    # truncates a table and creates it again has a DROP in between.
+    # A truncation right before a creation marks a resnapshot (`raycdc.source.tables.resnapshots`). If the source itself
+    # truncates a table and creates it again, there is a DROP in between.
     if any(isinstance(a, TruncateTableEvent) and isinstance(b, CreateTableEvent) for a, b in pairwise(work.changes)):
         return True
     if not rules.upsert:
@@ -97,7 +97,7 @@ def fitted(schema: TableSchema, names: Collection[str]) -> TableSchema:
 def fitted_to(work: TableCommit, context: SinkContext, names: Collection[str]) -> TableCommit:
     """Return `work` with only those columns that a target with the columns `names` has.
 
-    Return it unchanged unless the configuration leaves changes out, because only then may columns be missing.
+    If the configuration leaves out no changes, `work` is returned unchanged, because then the target lacks no column.
     """
     if not context.rules.may_lack:
         return work
@@ -122,7 +122,7 @@ def check_constant(target: TableId, column: Column) -> pa.Scalar:
 def check_names(work: TableCommit, wanted: pa.Schema) -> None:
     """Raise `SinkError` if a column has the name of a metadata column of the changelog.
 
-    `wanted` are all columns of the target, those of a changelog among them.
+    `wanted` are all columns of the target, including the additional columns of a changelog.
     """
     clashes = {spark_fold(c.name) for c in work.schema.columns} & {spark_fold(n) for n in META_COLUMNS}
     if clashes and len(wanted) > len(work.schema.columns):

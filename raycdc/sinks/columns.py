@@ -1,7 +1,7 @@
 """Plans the effect of schema changes on the columns of a target: its next columns and the origin of their values. Pure.
 
-Databases, MongoDB and the lakes use this one planner; `ColumnAbilities` says how a kind of store differs. Each store
-carries the plan out in its own way.
+Databases, MongoDB and the lakes share this planner; `ColumnAbilities` describes the differences between the kinds of
+stores. Each store carries out the plan in its own way.
 
 | change | lenient | evolve, try_evolve | ignore |
 |---|---|---|---|
@@ -14,18 +14,18 @@ out |
 | the table is truncated or dropped | its rows are removed (upsert), and its columns take any type | the same | the \
 same |
 
-(*) If the store is `ordered`, else at the end, and nothing moves: columns of a database are found by name. (**) The
-second table has the details. Rows of a changelog keep their values, and have null in the new column. ``try_evolve``
-leaves out changes that are impossible.
+(*) Only if the store is `ordered`. In any other store, new columns are added at the end and columns do not move,
+because a database finds columns by name. (**) The second table has the details. Existing rows of a changelog keep their
+values in the old column, and have null in the new one. ``try_evolve`` leaves out changes that are impossible.
 
-If the store or most of its readers treat two names as equal (`ColumnAbilities.fold`), a column is renamed to such a
-name in place under every setting. For the same reason, a column that stayed is dropped when another one gets such a
-name. If the source uses a dropped name again, for an added or renamed column, the name belongs to that column from then
-on, and old values under it are removed.
+The store, or most of its readers, may treat two different names as equal (`ColumnAbilities.fold`). If a column is
+renamed to a name that is equal in this sense, it is renamed in place under every setting. If the target kept a dropped
+column and another column gets an equal name, the kept column is removed. In the same way, if the source gives the name
+of a dropped column to an added or renamed column, the old values under that name are removed.
 
-With ``schema_change = "lenient"``, a target keeps every column while its source renames some. The plan starts from the
-columns that the target would have if it followed in place, each with the present column whose values it would have. A
-present column that is missing there under its own name is treated as follows:
+With ``schema_change = "lenient"``, a target keeps every column while its source renames some. The planner first
+computes the columns that the target would have if it followed in place, and for each of them the present column whose
+values it would have. If no computed column has the name of a present column, the present column is treated as follows:
 
 | its values are | its name is | the column |
 |---|---|---|
@@ -34,7 +34,7 @@ present column that is missing there under its own name is treated as follows:
 | unused | unused | stays |
 | | another column's | is dropped, because that column starts under its name |
 
-A copied column therefore never receives values itself, and the copy may be repeated.
+A column whose values are copied never receives copied values itself, so the copy may be repeated.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ ColumnT = TypeVar("ColumnT", bound=StoredColumn)
 
 @dataclass(frozen=True, slots=True)
 class ColumnAbilities(Generic[ColumnT]):
-    """The ways in which the columns of a kind of store differ from those of others.
+    """The differences between kinds of stores in how their columns can change.
 
-    `place` is what messages call the target; `type_in_target` and `type_at_source` are a column's type in a message.
-    `stored` returns the column in which the store keeps one of the source. ``widens(old, new)`` is True if every value
-    of type `old` is a value of type `new`, so that existing rows keep their values. ``holds(have, want)`` is True if a
-    column of type `have` takes rows of type `want`. The store, or most of its readers, treat two names as equal if
-    `fold` makes them equal; `may_have_both` says that a table can have both columns if its source has. The columns of
-    an `ordered` store follow the source's order.
+    `place` is the word for the target in messages; `type_in_target` and `type_at_source` return the text of a column's
+    type in messages. `stored` returns the column of the store for a column of the source. ``widens(old, new)`` is True
+    if every value of type `old` is a value of type `new`, so that existing rows keep their values. ``holds(have,
+    want)`` is True if a column of type `have` takes rows of type `want`. The store, or most of its readers, treat two
+    names as equal if `fold` returns the same text for both. If `may_have_both` is True, a table can nevertheless have
+    columns with both names if its source has both. The columns of an `ordered` store follow the source's order.
     """
 
     place: str
@@ -115,9 +115,9 @@ class ColumnAbilities(Generic[ColumnT]):
 class TargetColumn(Generic[ColumnT]):
     """A column of the table after the changes.
 
-    `origin` is the present column whose values it keeps; None for a new column. `added` is the source's added column
-    under its present name and type; existing rows get its constant default. `copied` is a remaining column whose values
-    a new column gets in existing rows.
+    `origin` is the present column whose values it keeps; None for a new column. If the source added the column, `added`
+    is that column with its present name and type; existing rows get its constant default. `copied` is a column that
+    stays in the table, whose values are copied into this new column in existing rows.
     """
 
     column: ColumnT
@@ -139,7 +139,8 @@ class TargetColumn(Generic[ColumnT]):
 class ColumnPlan(Generic[ColumnT]):
     """The columns after all changes.
 
-    `emptied` says that all rows are removed. `events` are the changes without those that the configuration leaves out.
+    `emptied` is True if all rows are removed. `events` are the changes that are followed: all except those that the
+    configuration leaves out.
     """
 
     columns: tuple[TargetColumn[ColumnT], ...]
@@ -177,7 +178,7 @@ def plan_columns(
 
 @dataclass(frozen=True, slots=True)
 class _Changes(Generic[ColumnT]):
-    """The effect of each change of one epoch on the planned columns. `emptied` says that all rows are removed."""
+    """The effect of each change of one epoch on the planned columns. `emptied` is True if all rows are removed."""
 
     store: ColumnAbilities[ColumnT]
     work: TableCommit
@@ -214,8 +215,8 @@ class _Changes(Generic[ColumnT]):
     def _stands_for(self, have: str, name: str) -> bool:
         """Return True if the table's column `have` is the source's column `name`.
 
-        Either the names are equal, or they are equal for the store. If a table may have both, `have` must also be no
-        other column of the source.
+        The names are equal, or the store treats them as equal. In the second case, if a table may have both names, the
+        source must not have a column named `have`.
         """
         if have == name or self.store.fold(have) != self.store.fold(name):
             return have == name
@@ -248,9 +249,9 @@ class _Changes(Generic[ColumnT]):
     def _with_all(self, columns: list[TargetColumn[ColumnT]]) -> list[TargetColumn[ColumnT]]:
         """Return the columns of a table that was created again, whose columns may differ.
 
-        A column whose name equals a new one for the store is renamed, unless a table may have both: then it is another
-        column, which a table without rows loses. If the table follows the source's column order, its columns get the
-        order of the new table.
+        If the store treats the name of an existing column as equal to a new name, the column is renamed. If a table may
+        have both names, the existing column is a different column instead; it is removed if the table has no rows. If
+        the store is `ordered`, the columns get the order of the new source table.
         """
         fold, wanted = self.store.fold, self.wanted
         logical = {column.name: column.type for column in self.work.schema.columns}
@@ -328,12 +329,12 @@ def _stay(
     *,
     fold: Callable[[str], str],
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the names of a target that keeps every present column, and the columns whose values new ones get.
+    """Return the names of the columns of a target that keeps every present column, and the pairs of columns to copy.
 
-    `present` are the target's columns. `planned` are the columns that it would have if it followed in place, each with
-    the present column whose values it would have (None: a new column). Two names are the same column if `fold` makes
-    them equal. Raises `ChangeRefusedError` if a column of the `key` is renamed, because existing rows would lose their
-    key.
+    `present` are the target's columns. A pair is a new column and the present column whose values it gets. `planned`
+    are the columns that the target would have if it followed in place, each with the present column whose values it
+    would have (None: a new column). Two names are the same column if `fold` makes them equal. Raises
+    `ChangeRefusedError` if a column of the `key` is renamed, because existing rows would lose their key.
     """
     taken = {fold(name) for name in planned}
     copied: dict[str, str] = {}

@@ -2,9 +2,9 @@
 
 `raycdc.sinks.columns` plans the columns; the databases turn the difference into statements. Pure.
 
-In a database, a column also becomes nullable or NOT NULL with its source (`raycdc.sinks.jdbc.target`). A table created
-again with another key gets that key, because no row of the old one is left; this is refused for a target that others
-created, or that several tables share.
+In a database, a column also becomes nullable or NOT NULL when its source column does (`raycdc.sinks.jdbc.target`). If a
+source table is created again with another key, its target gets that key, because no row of the old table is left. This
+is refused for a target that another writer created, and for a target of several tables.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _TEXTS = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
 class DatabasePlan:
     """The columns of the table after the changes.
 
-    `emptied` says that existing rows are removed, and `filled` are the new columns that get their default in existing
-    rows. `rekeyed` says that the primary key changes, which is only allowed for an emptied target. `demands` are the
-    columns that become NOT NULL. `copied` are pairs of names: a new column, and the remaining column whose values it
-    gets in existing rows. No column is in both places, so the copy may be repeated.
+    `emptied` is True if existing rows are removed. `filled` are the new columns that get their default in existing
+    rows. `rekeyed` is True if the primary key changes, which is only allowed for an emptied target. `demands` are the
+    columns that become NOT NULL. `copied` are pairs of names: a new column, and the column whose values are copied into
+    it in existing rows. No column is the first of one pair and the second of another, so the copy may be repeated.
     """
 
     columns: tuple[TargetColumn[Column], ...]
@@ -53,7 +53,7 @@ def plan(
 ) -> DatabasePlan:
     """Return the plan of ``work.changes`` for a target with the columns `present` and the primary key `key`.
 
-    `may_rekey` says that the target has only rows of this table, so that it can get another key once they are removed.
+    `may_rekey` is True if the target has only rows of this table, so that it can get another key once they are removed.
     """
     planned = plan_columns(store, present, work, work.schema.columns, rules)
     rekeyed = rules.upsert and tuple(work.schema.primary_key) != key_after(key, planned.columns)

@@ -1,8 +1,9 @@
 """Detects whether a call to Spark failed because its JVM has ended, and why it ended.
 
 Used by callers of a session (`raycdc.sinks.delta.spark_merge`, `raycdc.spark`). When a JVM ends, its connections break
-first and its process ends a moment later. A check without delay would take the broken connection for an error of the
-work, which ends the run. If the JVM ended, the work is repeated in another session.
+first and its process ends a moment later. This module therefore waits for the end of the process after a connection
+broke. If the JVM has ended, the work is repeated in a new session; otherwise the broken connection is an error that
+ends the run.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from raycdc.errors import SparkLostError
 LOST = "Spark is gone: its JVM ended."
 #: The part of the message about a JVM that ran out of memory.
 MEMORY = 'It had no memory left: set "spark.driver.memory" in spark.conf to more than it has (2g where nothing is set).'
-#: How long the process may take to end after its connections broke, or after it ran out of memory, because Spark first
-#: runs its shutdown hooks.
+#: The time in seconds that the process may take to end after its connections broke or its memory ran out. Spark runs
+#: its shutdown hooks in this time.
 ENDS_S = 20.0
 #: Exit codes of a JVM that ran out of memory: of Java with ``-XX:+ExitOnOutOfMemoryError``, and of Spark
 #: (`SparkExitCode.OOM`).
 _NO_MEMORY = frozenset({3, 52})
 #: These texts do not prove that the JVM ended: py4j gives the second one for a missing class, too.
 _UNCLEAR = re.compile(r"java\.lang\.OutOfMemoryError|does not exist in the JVM")
-#: The whole text of py4j's error for a call whose connection broke. For an error of Java, a trace follows this text.
+#: The text of py4j's error for a call whose connection broke. If Java raised an error, py4j's text has a trace after
+#: these words.
 _UNANSWERED = re.compile(r"An error occurred while calling \S+")
 
 
@@ -48,10 +50,10 @@ def words(code: int | None) -> str:
 
 
 def lost(session: Any, cause: BaseException) -> SparkLostError | None:
-    """Return the error that the JVM of `session` is gone, if that explains `cause`; None if the JVM lives.
+    """Return a `SparkLostError` if the JVM of `session` has ended and that explains `cause`; otherwise None.
 
-    Blocks for at most `ENDS_S`, and only if the end of a JVM may have caused `cause`. Kills a JVM that can no longer be
-    reached but does not end.
+    Blocks for at most `ENDS_S`, and only if the end of a JVM may have caused `cause`. If the JVM can no longer be
+    reached and does not end by itself, it is killed.
     """
     process = _process(session)
     if process is None:
@@ -73,7 +75,7 @@ def lost(session: Any, cause: BaseException) -> SparkLostError | None:
 def _is_cut_off(cause: BaseException | None) -> bool:
     """Return True if `cause`, or one of its causes, is a broken connection to Java.
 
-    Java's own errors are answers, and py4j's error about an impossible call is no broken connection.
+    Errors that Java raised are answers over a working connection, and so is py4j's error about an impossible call.
     """
     from py4j.protocol import Py4JError, Py4JNetworkError
 

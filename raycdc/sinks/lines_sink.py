@@ -1,6 +1,6 @@
 """A base class for sinks that load rows one by one: stage tasks write each commit's rows as JSON lines into a folder.
 
-`LinesSink` implements `prepare` and `after_commit` of an `ExactlyOnceSink`. A sink supplies `opened` and the verbs of
+`LinesSink` implements `prepare` and `after_commit` of `ExactlyOnceSink`. A sink implements `opened` and the methods of
 its `Target`, which read the rows with `staged_rows`.
 """
 
@@ -24,10 +24,11 @@ Plain = str | int | float | bool | None
 class LinesSink(ExactlyOnceSink[TargetT]):
     """A sink whose rows are staged as JSON lines; see the module's docstring.
 
-    Only for changelogs: the lines are events in order.
+    Only for changelogs: each line is an event, and the lines are in order.
     """
 
-    #: A folder for staged files only, on a disk that tasks and the driver share. Several pipelines may use it.
+    #: The folder for staged files, on a disk that tasks and the driver share. It must contain nothing else. Several
+    #: pipelines may share it.
     staging: Path
 
     def prepare(self, work: TableCommit, batch: StageBatch) -> StagedLines:
@@ -47,9 +48,8 @@ class LinesSink(ExactlyOnceSink[TargetT]):
 
 
 def staged_rows(staged: StagedLines, names: Sequence[str]) -> Iterator[list[Plain]]:
-    """Yield the staged rows in order, each as the values of its columns `names`.
-
-    JSON documents and bytes are JSON text, and integers of more than 64 bits are text, so that nothing is rounded.
+    """Yield the staged rows in order, each as the list of its values in the columns `names`. JSON documents and bytes
+    are given as JSON text. Integers of more than 64 bits are given as text, so that they are not rounded.
     """
     for file in staged:
         with Path(file.path).open(encoding="utf-8") as lines:

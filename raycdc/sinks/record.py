@@ -1,8 +1,8 @@
-"""A target's row in the commit table of a database, and its format. Pure.
+"""The commit record of a target as a row in the commit table of a database, and its format. Pure.
 
-*Format*: ``columns`` is a JSON list of the target's columns, or, while a schema change waits for the rows of its epoch,
-``{"version": 2, "columns": […], "before": …, "intent": …}``; with an ``identity`` it is version 3, with ``demands``
-version 4, and if the intent copies columns, version 5. A newer version is refused.
+*Format*: ``columns`` is a JSON list of the target's columns. While a schema change waits for the rows of its epoch, it
+is ``{"version": 2, "columns": […], "before": …, "intent": …}`` instead. With an ``identity``, the version is 3; with
+``demands`` it is 4; if the intent copies columns, it is 5. A newer version is refused.
 
 | field | content | written | removed with |
 |---|---|---|---|
@@ -13,8 +13,8 @@ version 4, and if the intent copies columns, version 5. A newer version is refus
 | demands | the columns that the pipeline made NOT NULL there | with the statement | the first NULL |
 | digest | that of the epoch's manifest (`CommitVector.digest`); older records and readers have none | always | – |
 
-An epoch may be dropped after its changes were made. The same changes then come again under another number, perhaps
-followed by more: they are planned from `Before`, and changes that were already made are skipped (`again`).
+An epoch may be dropped after its schema changes were made. A later epoch then has the same changes, perhaps followed by
+further changes. They are planned from the schema in `Before`, and changes that were already made are skipped (`again`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WITHOUT_IDENTITY = 2
 
 @dataclass(frozen=True, slots=True)
 class Before(JsonObject):
-    """The target's columns and key before a change, and in `now` the present name of each column; None if it was
+    """The target's columns and key before a change. `now` has the present name of each column; None if the column was
     dropped.
     """
 
@@ -49,7 +49,9 @@ class Before(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class Intent(JsonObject):
-    """The record that a target gets once it bears `marker`, which a statement that commits by itself leaves on it."""
+    """The record that a target gets once its table bears `marker`. A statement that commits implicitly leaves this mark
+    on the table.
+    """
 
     marker: str
     columns: tuple[Column, ...]
@@ -64,8 +66,8 @@ class Intent(JsonObject):
 class TargetRecord:
     """A target's row in the commit table.
 
-    `created` says that this pipeline created or emptied the target, so that it cannot contain a snapshot row yet.
-    `columns` are the source's columns that the target has; empty if the pipeline never changed it.
+    `created` is True if this pipeline created or emptied the target, so that the keys of snapshot rows cannot be in it
+    yet. `columns` are the source's columns that the target has; empty if the pipeline never changed the target.
     """
 
     vector: CommitVector
@@ -124,10 +126,9 @@ class TargetRecord:
         return vector.epoch, vector.step, vector.generation, self.created, json.dumps(data), json.dumps(self.key)
 
     def known(self, marker: str | None) -> TargetRecord:
-        """Return the record without its intent, for a target that bears `marker`.
-
-        If that is the intent's marker, its statement was carried out and the record is the intended one. Otherwise the
-        statement will never be carried out.
+        """Return the record that holds for a target that bears `marker`, without an intent. If `marker` is the mark of
+        the intent, its statement was carried out, and the intended record is returned. Otherwise the statement was not
+        carried out and never will be, and this record is returned.
         """
         if self.intent is None or self.intent.marker != marker:
             return replace(self, intent=None)

@@ -1,7 +1,8 @@
-"""Turns changelog batches into what sinks write: the rows as events, or the last row of each key. Pure Arrow, no I/O.
+"""Turns changelog batches into rows that sinks write: either every row as an event, or the last row of each key. Pure
+Arrow, no I/O.
 
-Called inside stage tasks. No function handles single rows in Python. `reasons` and `halved` help to implement
-`raycdc.sinks.api.Sink.unrepresentable`: they find rows with a value that a target can never have.
+Called inside stage tasks. No function handles single rows in Python. Sinks use `reasons` and `halved` to implement
+`raycdc.sinks.api.Sink.unrepresentable`, which finds rows with a value that a target can never have.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def target_columns(schema: TableSchema, *, changelog: bool) -> list[Column]:
 class Compacted:
     """The last row of each key: the table's columns and `DELETED`.
 
-    `truncated` says that no older row of the target remains.
+    `truncated` is True if no older row of the target remains.
     """
 
     rows: pa.Table
@@ -63,11 +64,10 @@ class Compacted:
 def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, order_by: str = "") -> Compacted:
     """Reduce `rows` (with `_op` codes and absolute `_seq`) to the last row per `key`.
 
-    With `order_by`, the row with the greatest value of that column is kept, or the last of several with that value. All
-    rows must have a value.
-
-    A before-image counts as a deletion of its key: if the update did not change the key, the after-image follows and
-    wins; if it did, the old key is deleted. Rows before the last truncation are ignored.
+    With `order_by`, the row with the greatest value of that column is kept; if several rows have that value, the last
+    of them. All rows must have a value in that column. A before-image counts as a deletion of its key. If the update
+    did not change the key, the after-image comes later and is kept. If the update changed the key, the old key is
+    deleted. Rows before the last truncation are ignored.
     """
     ops = rows.column("_op").to_numpy()
     seqs = rows.column("_seq").to_numpy()

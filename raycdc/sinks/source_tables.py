@@ -1,9 +1,9 @@
-"""Rows of several source tables in one target: the last row of each key, and a check that no key has two owners.
-
-Pure. Called inside stage tasks. An *owner* is a row of a source table, known by its table and its key there.
-Each owner's changelog says of a key of the target if the owner had it before the epoch (its first change is a
-before-image or a deletion) and if it has it after the epoch (its last change is an insert or an after-image). For a key
-with all its owners of an epoch:
+"""Reduces the rows of several source tables for one target to the last row of each key, and checks that no key has two
+owners. Pure. Called inside stage tasks. An *owner* of a target's key is a row of a source table that has this key in
+the target. It is identified by its source table and its key there. The changes of an owner in the epoch show if it had
+the target's key before the epoch (its first change is a before-image or a deletion), and if it has the key after the
+epoch (its last change is an insert or an after-image). For each key of the target, all owners in the epoch together
+decide:
 
 | owners that had it before | … that have it after | result |
 |---|---|---|
@@ -13,12 +13,11 @@ with all its owners of an epoch:
 | one | none | deleted |
 | one | one | updated, possibly by another owner than before |
 
-Within an epoch a key may pass between owners in any order, also while two owners have it: ``UPDATE t SET email = …`` of
-several rows logs one row after the other. So neither the first nor the last change of a key, nor their sum, says which
-row has the key in the end.
-
-If several tables are merged under their own key, a table has one owner for each key. If a transform gives rows a key of
-its own (``primary_keys``), also of a single table, several rows of a table may have had one key.
+Within an epoch a key may pass between owners in any order, and two owners may have it for a moment: ``UPDATE t SET
+email = …`` of several rows logs one row after the other. The order of all changes of a key therefore does not show
+which row has the key in the end; each owner must be followed separately. If several tables are merged by their own
+keys, a key has at most one owner per table. If a transform gives rows another key (``primary_keys``), several rows of
+one table may have had the same key in the epoch.
 """
 
 from __future__ import annotations
@@ -49,9 +48,8 @@ Key = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class MergedTarget:
-    """A `target` with rows of several tables, or of one table under another key (`alone`).
-
-    It has no row yet of the tables `beginning`.
+    """A `target` with rows of several tables, or with rows of one table to which a transform gives another key
+    (`alone`). The target has no row yet of the tables in `beginning`.
     """
 
     target: str
@@ -69,8 +67,9 @@ class MergedTarget:
 def last_per_owner(rows: pa.Table, key: Sequence[str], columns: Sequence[str], merged: MergedTarget) -> pa.Table:
     """Reduce `rows` (with `_op` codes, absolute `_seq`, `ORIGIN` and `OWNER`) to one row per changed key.
 
-    The result has the columns `DELETED` and `CLAIMED`. Raises `DataError` for a key that the module's table refuses.
-    Also raises it for a truncated table, unless it is the only one or the target has no row of it yet.
+    The result has the columns `DELETED` and `CLAIMED`. Raises `DataError` for a key that is refused according to the
+    module's table. Raises it for a truncated source table, too, unless the table is the target's only one or the target
+    has no row of it yet.
     """
     target, alone = merged.target, merged.alone
     rows = rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable")))
@@ -149,9 +148,8 @@ def _since_emptied(rows: pa.Table, merged: MergedTarget) -> pa.Table:
 
 
 def same_key(target: str, key: Iterable[str], *, alone: bool = False) -> MergedKeyRefusedError:
-    """Return the error for two rows with the same key, of two tables, or of one if `alone`.
-
-    `key` contains the values of the key's columns.
+    """Return the error for two source rows with the same key in the target. The rows are of two tables, or of one table
+    if `alone` is True. `key` has the values of the key's columns.
     """
     shown = key_named(key)
     if alone:

@@ -1,7 +1,8 @@
 """The exactly-once protocol between the epoch loop and a target, for every sink that can read its own record.
 
-`ExactlyOnceSink` decides which verbs of `Target` are called; a sink implements these verbs. Before each decision, it
-opens the target (under a lock or in a transaction, if the store has them) and reads the target's state:
+A sink implements operations on one target, the *verbs* of `Target`, and `ExactlyOnceSink` decides which verb is called.
+Before each decision, `ExactlyOnceSink` opens the target (under a lock or in a transaction, if the store supports that)
+and reads the target's state:
 
 | state | meaning | `apply_schema` | `commit` | `tombstone` |
 |---|---|---|---|---|
@@ -11,25 +12,26 @@ opens the target (under a lock or in a transaction, if the store has them) and r
 `bar` |
 | `OwnTarget` | it holds epochs of this pipeline | `evolve` | `write`, for each step of the epoch | `bar` |
 
-A step that a target already holds is never repeated: every verb gets a `CommitMetadata` and must write its vector in
-the same transaction as its changes. Three checks come first:
+A step that a target already holds is never repeated. Every verb gets a `CommitMetadata`, and must write the vector in
+it in the same transaction as its changes. Three checks come first:
 
-* *fencing*: if the record is of a newer generation, or of another copy of the state, which has the same numbers and
-  other digests, this driver ends (`FencedError`);
-* *going back*: a target that holds less than this driver wrote or read there before was restored from an older copy,
-  and rows would silently be missing (`TargetDroppedError`). The history of a target is forgotten
-  (`ExactlyOnceSink.forget`) if it is gone or was refused for this reason, and a resnapshot replaces all rows
-  (`raycdc.sinks.changes.replaces_all_rows`); * *a tombstone over rows*: an epoch that was half written cannot be
-  dropped (`SinkError`).
+* *fencing*: this driver ends (`FencedError`) if the record is of a newer generation. It also ends if a driver with
+  another copy of the state wrote the record; such a record has the same epoch numbers and different digests;
+* *restored targets*: if a target holds less than this driver wrote or read there before, it was restored from an older
+  copy, and rows would silently be missing (`TargetDroppedError`). This driver forgets what the target held
+  (`ExactlyOnceSink.forget`) if the target does not exist any more or was refused for this reason, and a resnapshot
+  replaces all rows (`raycdc.sinks.changes.replaces_all_rows`); * *tombstones*: if a part of an epoch's rows was already
+  written, the epoch cannot get a tombstone (`SinkError`).
 
-A verb that is about to remove all rows calls `Target.require_own` first: rows of others are never removed with a
-source's.
+A verb that is about to remove all rows calls `Target.require_own` first, so that rows of other writers are never
+removed because of a change at the source.
 
 *Crashes*: until a verb's transaction ends, the target is unchanged; after it, the target holds the step. A verb that
-needs several transactions records the unfinished part, and `recover` finishes it before anything else.
+needs several transactions records its unfinished work, and the next start calls `recover` to finish this work before
+any other verb is called.
 
 The Kafka sink follows the same rules inside its tasks (`raycdc.sinks.kafka.tasks`), because a transaction of Kafka
-cannot be passed from a task to the driver; it uses `holds` for them.
+cannot be passed from a task to the driver. It uses `holds` to decide if a step must be written.
 """
 
 from __future__ import annotations
@@ -65,8 +67,8 @@ from raycdc.state.recovery import differs
 class MissingTarget:
     """Nothing exists at the target.
 
-    `lost` is the record's vector from when it existed. `vector` is the vector of a tombstone that was written for a
-    target that never existed.
+    If the target existed earlier, `lost` is the vector of its record. If a tombstone was written for a target that
+    never existed, `vector` is the vector of the tombstone.
     """
 
     lost: CommitVector | None = None
@@ -75,7 +77,9 @@ class MissingTarget:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedTarget:
-    """A start of this pipeline created the target, but wrote no row, because it died or its state was replaced."""
+    """An earlier start of this pipeline created the target and wrote no row, because its driver died or its state was
+    replaced.
+    """
 
     vector: CommitVector | None = None
 
@@ -84,7 +88,7 @@ class UnfinishedTarget:
 class ForeignTarget:
     """The target was neither created nor adopted by this pipeline.
 
-    `unusable` is the error to raise if it can be neither adopted nor replaced.
+    `unusable` is the error to raise if the target can be neither adopted nor replaced.
     """
 
     vector: CommitVector | None = None
@@ -93,7 +97,9 @@ class ForeignTarget:
 
 @dataclass(frozen=True, slots=True)
 class OwnTarget:
-    """The target is this pipeline's; `vector` is None only if the pipeline created it and has committed nothing yet."""
+    """The target belongs to this pipeline. `vector` is None only if the pipeline created the target and has committed
+    nothing yet.
+    """
 
     vector: CommitVector | None = None
 
@@ -121,9 +127,8 @@ class CommitMetadata:
 
 
 def holds(held: CommitVector | None, goal: CommitVector, target: TableId | str) -> bool:
-    """Return True if a target with the record `held` has the step `goal`.
-
-    Raises `FencedError` if a newer driver wrote it, or a driver with another copy of the state.
+    """Return True if a target with the record `held` already has the step `goal`. Raises `FencedError` if a newer
+    driver wrote the record, or a driver with another copy of the state.
     """
     if held is not None and held.generation > goal.generation:
         raise fenced(target, held.generation)
@@ -163,23 +168,23 @@ def written_by_copy(target: TableId | str, held: CommitVector) -> FencedError:
 
 
 def is_of_copy(record: CommitVector, reached: CommitVector | None, tried: Collection[int]) -> bool:
-    """Return True if a target with `record` went on by an epoch that this process did not write.
-
-    `reached` is what this process last read or wrote there, and `tried` are the digests of epochs that it tried to
-    write since: their answers may be lost.
+    """Return True if `record` is newer than what this process knows of the target, and a driver with another copy of
+    the state wrote it. `reached` is the vector that this process last read or wrote there. `tried` are the digests of
+    epochs that this process has tried to write since; such an epoch may have been written although the answer was lost.
     """
     on = reached is not None and record.epoch > reached.epoch and differs(record.digest, reached.digest)
     return on and record.digest not in tried
 
 
 class Target(ABC):
-    """One target, used by one thread, from reading its record until it is closed.
+    """The operations on one target, the *verbs*, which a sink implements. Used by one thread, from reading the target's
+    record until the target is closed.
 
     A verb makes its changes and writes the vector of its `CommitMetadata` in one transaction, or leaves a record from
-    which `recover` completes it. It may raise any `SinkError`. A `TableRefusedError` concerns this target only. After a
-    `SinkUnavailableError`, the call is retried for minutes, each time in a new transaction. The sink must turn an
-    `OSError` of the store, or an error of its client library, into a `SinkError`, as `raycdc.sinks.api` says; one
-    ``except`` in the sink's `opened` does it for all verbs. Any other error ends the run as a bug.
+    which `recover` completes it. A verb may raise any `SinkError`. A `TableRefusedError` concerns this target only.
+    After a `SinkUnavailableError`, the call is retried for minutes, each time in a new transaction. The sink must turn
+    an `OSError` of the store, or an error of its client library, into a `SinkError`; one ``except`` in the sink's
+    `opened` can do this for all verbs. Any other error ends the run as a bug.
     """
 
     #: True if a target that holds less than before must have been restored; False if users may remove rows.
@@ -194,15 +199,13 @@ class Target(ABC):
 
     @abstractmethod
     def read_state(self, epoch: int | None = None) -> TargetState:
-        """Return the target's state, read from the store itself.
-
-        `epoch` is the epoch to be applied, if there is one.
+        """Return the target's state, read from the store itself. `epoch` is the number of the epoch that is about to be
+        applied; None if there is none.
         """
 
     def is_alone(self) -> bool:
-        """Return True if this pipeline created or emptied the target, so that it contains no rows of other writers.
-
-        Called after `read_state`. Always False for an adopted target.
+        """Return True if this pipeline created or emptied the target, so that the target contains no rows of other
+        writers. Called after `read_state`. Always False for an adopted target.
         """
         return True
 
@@ -242,7 +245,7 @@ class Target(ABC):
         """Apply the changes of `work` to the target, which does not hold this step yet."""
 
     def steps(self, work: TableCommit, staged: Any) -> Sequence[int]:
-        """Return the steps in which `staged` is written, in order; empty for a single step.
+        """Return the steps in which `staged` is written, in order; empty if one step is enough.
 
         Raises `SinkError` if the target no longer fits the rows.
         """
@@ -250,16 +253,17 @@ class Target(ABC):
 
     @abstractmethod
     def write(self, work: TableCommit, staged: Any, step: int, commit_metadata: CommitMetadata) -> None:
-        """Make the rows of `step` visible. `step` is `STEP_LAST` if there are no rows, or only one step.
+        """Make the rows of `step` visible. If there are no rows, or only one step, `step` is `STEP_LAST`.
 
         Calls ``raycdc.core.failpoints.reach("in_commit")`` before the rows become visible.
         """
 
     def vanished(self, staged: Any, step: int) -> Sequence[str]:
-        """Return the files staged for `step` that someone has deleted; the epoch is then staged again.
+        """Return the names of staged files of `step` that have been deleted by someone. If there are any, the epoch is
+        staged again.
 
-        A verb that only names its files in a commit also checks them after the commit, and raises an error if one is
-        missing.
+        Called before `write`. If `write` only adds the files' names to a commit, it must check the files again after
+        the commit, and raise an error if one is missing.
         """
         return ()
 
@@ -284,11 +288,12 @@ class Target(ABC):
         return occupied_error(self.location, "route the table to another name")
 
     def require_own(self, *, alone: bool, on_existing: str) -> None:
-        """Raise `TargetExistsError` before all rows are removed, if some may belong to others.
+        """Raise `TargetExistsError` if some rows of the target may belong to other writers. Called before all rows are
+        removed.
 
-        Called because the source table was truncated or is resnapshotted. `alone` says that all rows are this
-        pipeline's; it is False if the target was adopted, or if another pipeline writes to it. Never raises if
-        `on_existing` is ``replace``.
+        Called if the source table was truncated or is resnapshotted. `alone` is True if all rows are of this pipeline,
+        and False if the target was adopted or another pipeline writes to it. If `on_existing` is ``replace``, no error
+        is raised.
         """
         if not alone and on_existing != "replace":
             raise TargetExistsError(
@@ -335,11 +340,12 @@ class StageBatch:
 
 
 class TargetVectors:
-    """The newest vector of each target that this process saw, and the targets that later held less."""
+    """The newest vector of each target that this process has seen, and the targets that later held an older vector."""
 
     def __init__(self) -> None:
         self._vectors: dict[TableId, CommitVector] = {}
-        #: For each target the digest of the last epoch that this process tried to write: its answer may be lost.
+        #: For each target the digests of epochs that this process tried to write. Such an epoch may have been written
+        #: although the answer was lost.
         self._tried: dict[TableId, int] = {}
         #: For each target that held less than before, the epoch in which this was found.
         self._went_back: dict[TableId, int] = {}
@@ -355,7 +361,7 @@ class TargetVectors:
     def tries(self, target: TableId, record: CommitVector | None, goal: CommitVector) -> None:
         """Note that this process is about to write `goal` to a target with `record`.
 
-        Raises `FencedError` if the target went on by epochs of another copy of this state.
+        Raises `FencedError` if a driver with another copy of this state has written later epochs to the target.
         """
         # `holds` judges an epoch of the same number.
         if record is not None and record.epoch != goal.epoch and self.is_of_copy(target, record):
@@ -379,11 +385,10 @@ class TargetVectors:
         return target in self._went_back
 
     def is_over(self, state: TargetState, work: TableCommit) -> bool:
-        """Return True if the history of a known target ends, because it is resnapshotted with `work`.
-
-        The target must be gone, or must have been refused in an earlier epoch, so that its table was read again. An
-        additional source of a merged target does not end its history, because the target must keep the rows of the
-        others.
+        """Return True if the known vector of a target no longer matters, because its source table is resnapshotted with
+        `work`. That holds only if the target does not exist any more, or was refused in an earlier epoch. If a merged
+        target gets an additional source table, its vector still matters, because the rows of the other source tables
+        stay.
         """
         reached = self.of(work.target)
         if reached is None or reached.epoch >= work.epoch:
@@ -397,10 +402,9 @@ class TargetVectors:
 
 
 class ExactlyOnceSink(Sink, Generic[TargetT]):
-    """Implements `raycdc.sinks.api.Sink` by the verbs of a `Target`; see the module's docstring.
-
-    A sink implements `opened`, `prepare` and, if needed, `check_work` and `after_commit`. Several threads may work on
-    different targets, but only one thread on a target at a time.
+    """An implementation of `raycdc.sinks.api.Sink` that calls the verbs of a `Target`; see the module's docstring. A
+    sink derives from it and implements `opened`, `prepare` and, if needed, `check_work` and `after_commit`. Several
+    threads may work on different targets, but only one thread on a target at a time.
     """
 
     can_replace = True
@@ -418,29 +422,30 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def opened(self, target: TableId, *, writes: bool) -> AbstractContextManager[TargetT]:
         """Open the target until the block ends.
 
-        With `writes`, other writers are locked out during the block, or their commits make the verbs fail. A
-        transaction is committed when the block ends without an error.
+        If `writes` is True, other writers are locked out during the block, or their commits make the verbs fail. If
+        there is a transaction, it is committed when the block ends without an error.
         """
 
     def check_work(self, work: TableCommit) -> None:
-        """Raise `SinkError` if this kind of target cannot have a column, the key or a name of `work`.
-
-        Changes nothing.
+        """Raise `SinkError` if this kind of target cannot have the columns, the key or the names of `work`. Changes
+        nothing.
         """
 
     @abstractmethod
     def prepare(self, work: TableCommit, batch: StageBatch) -> Any:
-        """Add tasks to `batch` that write the rows of `work` where readers of the target do not see them.
+        """Add tasks to `batch` that write the rows of `work` to places that readers of the target do not see.
 
-        Return the ``staged`` value for the verbs, which the tasks' results complete before any verb is called. A driver
-        that dies leaves its staged files behind; `after_commit` should remove older ones.
+        Return the value `staged` that the verbs get. The results of the tasks complete this value before any verb is
+        called. A driver that dies leaves its staged files behind; `after_commit` should remove older ones.
         """
 
     def after_commit(self, work: TableCommit, staged: Any) -> None:
         """Delete staged files and do maintenance. Called when the target holds the epoch."""
 
     def forget(self, target: TableId) -> None:
-        """Forget the history of a target that is created again. A sink with more state per target overrides it."""
+        """Forget the vector of a target that is created again. A sink that keeps more state about each target overrides
+        this method.
+        """
         self._reached.forget(target)
 
     # -- the protocol
@@ -560,10 +565,9 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 assert_never(state)
 
     def _is_made_by_commit(self, work: TableCommit) -> bool:
-        """Return True if the epoch's commit creates the missing, empty target, which saves one commit.
-
-        A partitioned target is created earlier, because rows of the next epoch may be staged before the commit, in
-        folders named by their values, which would look like another writer's files.
+        """Return True if the target is missing and gets no rows, so that the epoch's commit can create it; this saves
+        one commit. A partitioned target is created before that. Its next rows may be staged before this commit, in
+        folders named by partition values, and these folders would look like another writer's files.
         """
         return self.makes_at_once and creates(work) and not work.segments and not work.layout.partitions
 
@@ -572,9 +576,8 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         return self._context.write == UPSERT
 
     def _state_of(self, target: TargetT, work: TableCommit, commit_metadata: CommitMetadata) -> TargetState:
-        """Return the state of `target`.
-
-        Before that, check that no newer driver wrote it and that it holds no less than before, and call `recover`.
+        """Call `recover` and return the state of `target`. Raises an error if a newer driver wrote the target, or if it
+        holds less than before.
         """
         state = target.read_state(work.epoch)
         holds(_record(state), commit_metadata.vector, target.name)
@@ -610,7 +613,8 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         target.evolve(work, commit_metadata)
 
     def _on_existing(self, target: TargetT, state: ForeignTarget) -> str:
-        """Return ``merge`` or ``replace`` for another writer's target. Raises the error if it must not be used."""
+        """Return ``merge`` or ``replace`` for another writer's target. Raises its error if the target must not be used.
+        """
         if state.unusable is not None:
             raise state.unusable
         if self._context.on_existing == "fail":

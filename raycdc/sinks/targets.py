@@ -33,9 +33,8 @@ def table_folder(root: Folder, target: TableId) -> Folder:
 def check_names(
     rules: NameRules, target: TableId, columns: Iterable[str], key: Sequence[str] = (), *, upsert: bool = True
 ) -> None:
-    """Raise `SinkError` for names that the target cannot hold.
-
-    Such names normally park the table, or are replaced, before rows reach the sink.
+    """Raise `SinkError` for names that the target cannot hold. Normally such names are replaced, or the table is
+    parked, before rows reach the sink.
     """
     if why := rules.no_table(target):
         raise NameRefusedError(f"{target}: {why}.")
@@ -69,7 +68,8 @@ def lost_files(location: str, epoch: int, paths: Sequence[str]) -> TargetModifie
 def occupied_error(location: str, elsewhere: str, *, replaced: str = "to empty it first") -> TargetExistsError:
     """Return the error for a target that others created.
 
-    `elsewhere` describes how to use another target, and `replaced` what ``on_existing = "replace"`` does to this one.
+    In the message, `elsewhere` describes how to use another target, and `replaced` describes what ``on_existing =
+    "replace"`` does to this target.
     """
     return TargetExistsError(
         f"{location} exists and was not created by this pipeline (or its state was deleted). Set pipeline.on_existing "

@@ -1,7 +1,6 @@
-"""The inputs of stage tasks: sinks divide a table's segments among tasks, and each task reads its part.
-
-`task_inputs`, `split` and `by_partition` divide segments. They are pure, and called while staging. `TableInput` is what
-one task reads: rows of a table's segments, their schema, and the access to the segments.
+"""Divides a table's segments among stage tasks. `task_inputs`, `split` and `by_partition` divide segments; they are
+pure, and called while staging. `TableInput` is the input of one task: the segments whose rows it reads, the schema of
+these rows, and the access to the segments.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from raycdc.segments.tasks import ResultT_co, StageTask
 from raycdc.sinks.rows import changelog_arrow, changelog_names
 from raycdc.state.manifests.manifest import Segment
 
-#: Below this much input, a second task costs more than it saves, because starting a task takes about 70 ms of a worker.
+#: The least input in bytes for which a second task saves time, because starting a task takes about 70 ms of a worker.
 TASK_BYTES_MIN = 16 << 20
 
 #: The largest input of a task that writes one file, in bytes of Arrow data, whatever the parallelism.
@@ -46,11 +45,11 @@ class Input:
 def task_inputs(
     segments: Sequence[Segment], *, parallelism: int, task_bytes_max: int = TASK_BYTES_MAX
 ) -> list[list[Input]]:
-    """Return the inputs of each task for rows that may be in any file. Large segments are divided among tasks.
-
-    Every batch of every segment is in exactly one task, the tasks are of nearly equal size, and the same segments give
-    the same tasks. A task gets segments that are next to each other in order of `_seq`. Rows with neighbouring keys of
-    a snapshot are therefore in the same file, which makes the file's statistics selective.
+    """Divide segments among tasks, for rows that may be in any file of the target. Return the inputs of each task.
+    Every batch of every segment is in exactly one task. Tasks are of nearly equal size, so large segments are divided.
+    The same segments always give the same tasks. A task gets segments that follow each other in the order of `_seq`.
+    Rows of a snapshot with neighbouring keys are therefore in the same file, and the file's statistics exclude most
+    other keys.
     """
     total = sum(segment.bytes for segment in segments)
     if not total:
@@ -68,11 +67,12 @@ def task_inputs(
 def split(
     segments: Sequence[Segment], *, upsert: bool, may_append: bool
 ) -> tuple[Sequence[Segment], list[list[Input]]]:
-    """Return the segments of a table's epoch whose rows are appended, and the inputs of each task that merges rows.
+    """Divide a table's part of an epoch into rows that are appended and rows that are merged. Return the segments with
+    rows to append, and the inputs of each task with rows to merge.
 
-    A changelog appends all rows. An upsert target appends snapshot rows if it `may_append`: if this pipeline created or
-    emptied it and no other table writes to it, so that it cannot contain their keys yet. All other rows are merged.
-    Rows of a backfill are always merged.
+    A changelog appends all rows. An upsert target appends snapshot rows if `may_append` is True. That is, this pipeline
+    created or emptied the target and no other table is routed to it, so it cannot contain their keys yet. All other
+    rows are merged, including all rows of backfills.
     """
     if not upsert:
         return segments, []
@@ -92,8 +92,8 @@ def by_partition(segments: Iterable[Segment]) -> list[list[Input]]:
 
 
 def _parts(segment: Segment, target_size: int) -> list[Input]:
-    """Return `segment` whole, or in pieces of a quarter of a task's size, so that the sizes of tasks differ by less
-    than that.
+    """Return `segment` as a whole, or in pieces of a quarter of a task's size. The sizes of tasks then differ by less
+    than one piece.
     """
     parts = (
         max(1, -(-segment.bytes * PARTS_PER_GROUP // target_size))
@@ -104,14 +104,14 @@ def _parts(segment: Segment, target_size: int) -> list[Input]:
 
 
 def _in_order(inputs: list[Input]) -> list[Input]:
-    # The sort must be stable: a table's log segments of one epoch have the same base, and the manifest has them in log
-    # order.
+    # The sort must be stable: all log segments of a table in an epoch have the same `seq_base`, and the manifest has
+    # them in log order.
     return sorted(inputs, key=lambda entry: entry.segment.seq_base)
 
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """The rows of a table that one stage task reads. `SinkContext.table_input` makes it."""
+    """The rows of a table that one stage task reads. Made by `SinkContext.table_input`."""
 
     inputs: tuple[Input, ...]
     schema: TableSchema

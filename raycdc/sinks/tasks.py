@@ -1,12 +1,12 @@
 """The stage tasks of file-based sinks: each reads segments and writes one file, which the caller names.
 
-A `TaskRunner` runs them in a Spark worker or in the driver process. Each task writes ``path`` completely, syncs it, and
-returns what the sink's commit needs to know about the file. A task that runs twice, even concurrently, writes two
-temporary files and renames the same content to the same name, which is harmless.
+A `TaskRunner` runs them in a Spark worker or in the driver process. Each task writes the file ``path`` completely,
+syncs it, and returns the description of the file that the sink's commit needs. If a task runs twice, even concurrently,
+it writes two temporary files with the same content and renames both to the same name, which is harmless.
 
-JSON Lines are made column by column in compiled string kernels, also for the console sink. Values look as in ``raycdc
-inspect binlog``: integers and doubles as JSON numbers, decimals and temporals as text exactly as MySQL prints them
-(TIMESTAMP in UTC), bytes as ``{"$binary": base64}``, JSON columns as JSON, null as null.
+JSON Lines, also those of the console sink, are made column by column by Arrow's string functions. Values have the same
+form as in ``raycdc inspect binlog``: integers and doubles as JSON numbers, decimals and temporals as text exactly as
+MySQL prints them (TIMESTAMP in UTC), bytes as ``{"$binary": base64}``, JSON columns as JSON, null as null.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raycdc.storage.files import FileName, StorePath, writing
 def json_lines(batch: pa.RecordBatch, schema: TableSchema) -> pa.Buffer:
     """Return `batch` as UTF-8 text, one JSON object per line.
 
-    Columns that `schema` does not have are typed by their Arrow type.
+    For columns that are not in `schema`, the Arrow type decides about the form of values.
     """
     if batch.num_rows == 0:
         return pa.py_buffer(b"")
@@ -72,15 +72,16 @@ def _content(lines: pa.Array) -> pa.Buffer:
     return lines.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
 
 
-#: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
+#: The rows of a Parquet row group: enough to compress well, and few enough that a task needs little more memory than
+#: for one batch.
 ROW_GROUP_ROWS = 1 << 17
 
 #: The most bytes in memory of a row group's rows.
 ROW_GROUP_BYTES_MAX = 64 << 20
 
-#: The largest dictionary of a column; a column that needs a larger one is written without. Building a dictionary for
-#: values that do not repeat halves the speed (measured 1.26 against 2.57 M rows per CPU-second), and dictionaries of
-#: values that repeat are smaller than this.
+#: The largest dictionary of a column in bytes. A column that needs a larger dictionary is written without one.
+#: Dictionaries of values that repeat often are smaller than this, and building a dictionary for values that do not
+#: repeat halves the speed (measured: 1.26 instead of 2.57 M rows per CPU-second).
 DICTIONARY_BYTES_MAX = 64 << 10
 
 _PARQUET: dict[str, str | int | bool] = {
@@ -94,7 +95,7 @@ _PARQUET: dict[str, str | int | bool] = {
 class DataFile:
     """A Parquet file that a task wrote, with Delta's statistics as JSON text.
 
-    `partition` contains the values of a partitioned table's columns, as the table's log has them.
+    `partition` has the values of the partition columns in the form of the table's log; empty without partitions.
     """
 
     path: FileName
@@ -108,8 +109,8 @@ class DataFile:
 class CompactedFile:
     """A Parquet file with compacted rows.
 
-    `truncated` says that no older row of the target remains, and `new` that the target must not have any of the keys
-    yet. In memory, the rows have `memory_bytes`.
+    `truncated` is True if no older row of the target remains. `new` is True if the target must not have any of the keys
+    yet. In memory, the rows need `memory_bytes`.
     """
 
     path: FileName
@@ -152,10 +153,9 @@ class WriteJsonLines(TableTask[LinesFile]):
 
 @dataclass(frozen=True, slots=True)
 class CompactToParquet(TableTask[CompactedFile]):
-    """Writes the last row of each key (by `order_by`, if given) with `DELETED` as Parquet, for a merge.
-
-    If the target is `merged` (`raycdc.sinks.source_tables`), the file also has `CLAIMED`, and two rows with one key
-    raise an error.
+    """Writes the last row of each key to a Parquet file with the column `DELETED`, for a merge. With `order_by`, the
+    row with the greatest value of that column is written. If the target is `merged` (`raycdc.sinks.source_tables`), the
+    file also has the column `CLAIMED`, and an error is raised if a key has two owners.
     """
 
     path: FileName
@@ -184,8 +184,8 @@ def compacted_rows(table: TableInput, *, order_by: str = "") -> Compacted:
 def compacted_merged(table: TableInput, merged: MergedTarget) -> Compacted:
     """Return the last row of each key like `compacted_rows`, with `CLAIMED`, for a `merged` target.
 
-    `Compacted.truncated` is only True for a single table, because the target's rows of several tables cannot be told
-    apart.
+    `Compacted.truncated` is True only if the target has a single source table, because rows of several tables in a
+    target cannot be distinguished.
     """
     origin = ((name, pa.string()) for name in ORIGIN)
     rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64()), *origin, (OWNER, OWNER_TYPE)])
@@ -233,9 +233,8 @@ def write_parquet_file(
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return `batch` with exactly the types of `schema`.
-
-    Raises `SinkError` if the segment has others, which is a bug.
+    """Return `batch` with exactly the types of `schema`. Raises `SinkError` if the types of the segment are different,
+    which is a bug.
     """
     if not batch.schema.equals(schema):
         different = [

@@ -1,17 +1,16 @@
-"""Makes the commits of this pipeline to a Delta table through delta-rs, each with its vector.
-
+"""Makes the commits of this pipeline to a Delta table through delta-rs. Each commit writes the pipeline's vector.
 Called by `target`, `evolution` and `maintenance`, by one thread at a time per table. delta-rs refuses a *concurrent*
-commit of the same app, but not one that repeats an app's version. Each commit therefore checks the vector in the
-snapshot on which it is based. Two properties of delta-rs need care:
+commit of the same app, but not a later commit that repeats an app's version. Each commit therefore checks the vector in
+the snapshot on which it is based. Two properties of delta-rs need care:
 
-* It sees no conflict between replacing all rows and another writer's commit at the same time, and an OPTIMIZE would
-  bring the old rows back. A commit that replaces all rows is therefore only valid for the next version, and is retried
-  if it fails.
+* It sees no conflict between a commit that replaces all rows and a concurrent commit of another writer, so a concurrent
+  OPTIMIZE would bring the old rows back. A commit that replaces all rows is therefore only valid for the next version,
+  and is retried if it fails.
 * It stores minima and maxima of decimals as 64-bit floats. Our tables have no statistics of decimals
   (`raycdc.sinks.lakes.statistics`), and a merge by a key of more than `EXACT_DIGITS` digits reads every file.
 
-`WriteChecks` decides if rows may be written to the table, and with which columns, by the layout and the constraints in
-the snapshot of the last refresh.
+`WriteChecks` decides if rows may be written to the table, and with which columns. It uses the layout and the
+constraints in the snapshot of the last refresh.
 """
 
 from __future__ import annotations
@@ -93,7 +92,8 @@ class WriteChecks:
     def check_files(self, files: Sequence[DataFile]) -> None:
         """Raise `SinkError` if staged files cannot be added to the table as they are.
 
-        The table may map its columns, or have other partitions than those for which the files were written.
+        The reason may be that the table uses column mapping, or that its partitions differ from those for which the
+        files were written.
         """
         if self._target.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             raise TargetModifiedError(
@@ -111,20 +111,22 @@ class WriteChecks:
         return in_types(rows, self.written(self.constraints(), rows.column_names))
 
     def written(self, constraints: TableConstraints, names: Collection[str]) -> pa.Schema:
-        """Return the columns with which rows with `names` are written, except those that delta-rs computes.
+        """Return the columns of the table that are written for rows with the columns `names`; columns that delta-rs
+        computes are left out.
 
-        Each may have nulls here, so that delta-rs checks the table's constraints.
+        Each returned column is nullable, so that delta-rs itself checks NOT NULL and the other constraints of the
+        table.
         """
         present = self._target.arrow()
         fields = [field for field in present if field.name in names or field.name not in constraints.generated]
         return pa.schema([field.with_nullable(nullable=True) for field in fields])
 
 
-#: How often a commit is retried after it lost against another writer of the table (for example OPTIMIZE).
+#: How often a commit is retried because another writer of the table (for example OPTIMIZE) committed first.
 CONFLICT_RETRIES = 5
 
-#: The property that sets how often delta-rs makes a checkpoint, and its default: a commit makes one if its version plus
-#: one is a multiple of it.
+#: The table property with the checkpoint interval, and its default. delta-rs makes a checkpoint after a commit if the
+#: commit's version plus one is a multiple of the interval.
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 CHECKPOINT_EVERY = 100
 
@@ -133,9 +135,8 @@ EXACT_DIGITS = 15
 
 
 class DeltaCommits:
-    """Makes commits to `target`, whose handle is fresh after each.
-
-    Errors of delta-rs become `SinkError` naming the table.
+    """Makes commits to `target`, and refreshes its handle after each of them. Errors of delta-rs become a `SinkError`
+    that names the table.
     """
 
     def __init__(self, target: DeltaTarget) -> None:
@@ -175,8 +176,8 @@ class DeltaCommits:
             except Exception as cause:
                 if not is_the_tables(cause):
                     raise
-                # The store may have created the table although it reported an error, or may have refused although none
-                # existed.
+                # The store may have created the table although it reported an error. It may also have reported that the
+                # table exists although none does.
                 if self._is_made(commit_metadata):
                     break
                 if attempt == CONFLICT_RETRIES or not _is_conflict(cause) or is_table(self._target.path):
@@ -261,9 +262,8 @@ class DeltaCommits:
         self._committed(commit_metadata, "cannot be written with its new columns", run)
 
     def append(self, files: Sequence[DataFile], commit_metadata: CommitMetadata) -> None:
-        """Add staged Parquet files. Without files, make an empty commit.
-
-        If the table has constraints, delta-rs writes the rows again and checks them, and the files are deleted.
+        """Add staged Parquet files; without files, make an empty commit. If the table has constraints, delta-rs reads
+        the staged files, checks their rows and writes them to files of its own, and the staged files are deleted.
         """
         if files:
             self._write_checks.check_files(files)
@@ -363,7 +363,7 @@ class DeltaCommits:
     def overwrite(self, rows: pa.Table, commit_metadata: CommitMetadata) -> None:
         """Replace all rows by `rows` in one commit: a truncation and the rows after it.
 
-        Columns of the table that `rows` do not have, because a lenient target keeps dropped columns, are null.
+        A lenient target keeps dropped columns, which `rows` do not have; they are null.
         """
         whole = self._write_checks.whole(rows)
         self._committed(
@@ -380,9 +380,8 @@ class DeltaCommits:
         )
 
     def mark(self, commit_metadata: CommitMetadata) -> None:
-        """Commit only the vector, unless the table already holds it, with its digest.
-
-        A merge by Spark writes one app transaction, which has no digest.
+        """Commit only the vector, unless the table already holds the vector with its digest. Needed after a merge by
+        Spark, which can write only one app transaction and so no digest.
         """
         self._target.refresh()
         held = self._target.vector()
@@ -411,10 +410,10 @@ class DeltaCommits:
         delete(file.path for file in files)
 
     def _committed(self, commit_metadata: CommitMetadata, what: str, run: Callable[[], Any]) -> None:
-        """Run a commit until the table holds its vector. If another writer was faster, retry. Does nothing if it
-        already does.
+        """Run a commit, and retry it if another writer was faster, until the table holds its vector. Does nothing if
+        the table already holds it.
 
-        delta-rs detects commits between the snapshot and this one, even of this pipeline.
+        delta-rs detects any commit between the snapshot and this commit, even one of this pipeline.
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             self._target.renewed()
@@ -471,8 +470,9 @@ class DeltaCommits:
     ) -> CommitProperties:
         """Return the properties of a commit.
 
-        With `next_version`, the commit fails if another one came after its snapshot. With `made`, it creates the table,
-        whose id is not known yet. If it `replaces` a table, it also removes the earlier table's mark.
+        If `next_version` is True, the commit fails if any other commit was made after its snapshot. If `made` is True,
+        the commit creates the table, whose id is not known yet. If `replaces` is True, it also removes the mark of the
+        table that it replaces.
         """
         here = "" if made else self._target.id
         marks = [Transaction(mark_of(self._target.app_id), number_of(here))] if here else []
@@ -489,10 +489,11 @@ class DeltaCommits:
 
 
 def hooks(table: DeltaTable) -> PostCommitHookProperties:
-    """Return the actions of delta-rs after the next commit: whether it deletes old commits from the log.
+    """Return the settings for delta-rs's work after the next commit: old commits are deleted from the log only after a
+    checkpoint.
 
-    It does so only when it makes a checkpoint, because nothing can be deleted before that, and each search lists the
-    whole log. If another writer makes the checkpoint's commit, a later checkpoint deletes the old commits.
+    Without a new checkpoint nothing can be deleted, and each search for old commits lists the whole log. If another
+    writer makes the commit with the checkpoint, old commits are deleted after a later checkpoint.
     """
     said = table.metadata().configuration.get(CHECKPOINT_INTERVAL, "")
     every = (int(said) if said.isdecimal() else 0) or CHECKPOINT_EVERY
@@ -506,10 +507,9 @@ MOVED = b"raycdc.moved"
 
 
 def _moved_columns(wanted: pa.Schema, present: pa.Schema, commit_metadata: CommitMetadata) -> pa.Schema:
-    """Return `wanted` with a mark that makes delta-rs see the difference to `present`.
-
-    delta-rs considers the same columns in another order as the same schema, and would keep the table's. The first moved
-    column therefore gets metadata about the move.
+    """Return `wanted` with a mark on the first moved column, if it has the columns of `present` in another order.
+    delta-rs considers two schemas that differ only in the order of columns as equal, and would keep the order of the
+    table. The mark is metadata that makes the schemas differ.
     """
     fields = list(wanted)
     moved = next((i for i, (new, old) in enumerate(zip(wanted, present, strict=False)) if new.name != old.name), None)

@@ -1,12 +1,13 @@
 """Carries out schema changes on a Delta table according to ``pipeline.schema_change``, in one commit.
 
 Called by `sink`. `raycdc.sinks.columns` plans the columns. New columns at the end only change metadata. Any other
-change (a wider type, a new name or position, a dropped column) rewrites the table, streamed through this process,
-because the alternative, Delta's column mapping, is not supported by every reader.
+change (a wider type, a new name or position, a dropped column) rewrites the table, and its rows are streamed through
+this process. The alternative would be Delta's column mapping, which not every reader supports.
 
-A change can be repeated within its epoch: a rewriting commit carries the vector, and a retry finds added columns and
-fills them before it writes the vector. An exchange of names must not be repeated in another epoch, which recovery
-prevents (`raycdc.state.recovery`).
+A change can be repeated within its epoch. A commit that rewrites the table carries the vector, so it is not repeated. A
+change that adds columns needs several commits: a retry finds columns that were already added, and fills them before it
+writes the vector. An exchange of names must not be repeated in another epoch; recovery prevents that
+(`raycdc.state.recovery`).
 
 The module also checks names, types and defaults; each error names a solution.
 """
@@ -103,8 +104,8 @@ def evolve(
     planned = plan.columns
     _check_partitions(target, planned, plan.events)
     if rules.upsert:
-        # The note is written before all changes. After a crash in between, it may name a column that the source still
-        # has; it has no effect then.
+        # The note about dropped columns is written before all changes. After a crash in between, the note may name a
+        # column that the source still has; such an entry has no effect.
         commits.set_options(target.ownership.note_after(work.changes, plan.names, work.schema.arrow().names))
     added = [p for p in planned if p.values_of is None]
     if [p.values_of for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
@@ -149,8 +150,8 @@ def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events
 def _fill(commits: DeltaCommits, name: TableId, added: Sequence[Column], commit_metadata: CommitMetadata) -> None:
     """Set the constant defaults of added columns in existing rows, as the source did.
 
-    All added columns are filled, not only those that this attempt added, because an earlier attempt may have died
-    before this.
+    All columns that the epoch adds are filled, because an earlier attempt may have added some of them and died before
+    it filled them.
     """
     values = {column.name: default_sql(name, column) for column in added if column.default is not None}
     if values:

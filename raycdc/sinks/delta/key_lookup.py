@@ -1,7 +1,7 @@
 """Reads rows of a Delta table by their keys from its files, except files whose footers rule the keys out.
 
-For tables that only this pipeline writes to. Of each row group, the key columns are read, and the rest only if it has
-one of the keys.
+For tables that only this pipeline writes to. The key columns of each row group are read first. Its remaining columns
+are read only if the row group has one of the keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from raycdc.storage.files import AnyPath, reading
 
 
 def rows_with(target: DeltaTarget, keys: pa.Table) -> pa.Table:
-    """Return the rows, as of the last `refresh`, that have one of `keys`. The result may contain a few other rows."""
+    """Return the rows that have one of `keys`, as of the last `refresh`. The result may also contain a few rows with
+    different keys.
+    """
     schema = target.arrow()
     files = snapshot_files(target.table)
     if files is None:

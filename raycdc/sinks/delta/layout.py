@@ -1,8 +1,9 @@
 """The layouts that a Delta table can have: its partition columns, the form of their values, and its properties. Pure.
 
-The value of a partition column exists only as text in the log, and not in the data files. Only types are allowed whose
-text every reader parses to the same value. An empty text is refused, because every reader takes it for NULL. A text
-that cannot be a folder name is refused, because other writers (including a merge by Spark) name folders by it.
+The values of a partition column are not in the data files; they exist only as text in the log. A partition column must
+therefore have a type whose text every reader parses to the same value. An empty text is refused as a value, because
+every reader takes it for NULL. A text that cannot be a folder name is refused, because other writers, including Spark's
+MERGE, name folders by partition values.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ OPTIONS = frozenset(
         "delta.tuneFileSizesForRewrites",
     }
 )
-#: Properties that are set by Spark, because they change which features readers must support, and delta-rs would require
-#: more features.
+#: Properties that Spark sets instead of delta-rs. They change which features readers must support, and delta-rs would
+#: require more features than necessary.
 BY_SPARK = frozenset({"delta.enableDeletionVectors"})
 
 #: The defaults of properties that a table does not have.
@@ -133,8 +134,8 @@ def check_days(rows: pa.Table, names: Sequence[str], target: str) -> None:
 
 
 def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
-    """Raise `DataError` if a row has a value that cannot partition a table in one of the columns `names`, as far as
-    `rows` have them.
+    """Raise `DataError` if one of the columns `names` has a value that cannot partition a table. Names of columns that
+    `rows` do not have are ignored.
     """
     check_days(rows, names, target)
     for name in names:

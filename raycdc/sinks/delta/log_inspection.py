@@ -1,8 +1,6 @@
-"""Checks a Delta table's log independently of delta-rs.
-
-It makes commits durable, and checks that the log is the one that was read before, and that no other writer removed or
-changed rows. Called by `DeltaTarget` after each refresh, on its thread; reads the commits that are new since the last
-call.
+"""Inspects a Delta table's log independently of delta-rs. It makes new commits durable. It checks that the log still
+belongs to the table that was read before, and that no other writer removed or changed rows. Called by `DeltaTarget`
+after each refresh, on its thread; reads the commits that are new since the last call.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from raycdc.sinks.lakes.ownership import COMPARED_BYTES_MAX, are_kept
 from raycdc.state.files.folder import sync_folder
 from raycdc.storage.files import AnyPath, StorePath, content, identity, is_there
 
-#: The numbers of commits in which a new watch searches for the pipeline's last one, tried in this order; None means
-#: all.
+#: The numbers of newest commits in which a new `LogWatch` searches for the pipeline's last commit. They are tried in
+#: this order; None means all commits.
 _DEPTHS: tuple[int | None, ...] = (10, 1_000, None)
 
 #: Operations that replace or remove rows, even if the numbers of rows do not show it.
@@ -43,9 +41,9 @@ class CommitInfo(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommit:
-    """A commit of the log, with the files that it removed and added, as far as it changed their rows.
-
-    `of_raycdc` says that a pipeline of raycdc made it. `rows_added` is None if a file lacks its number of rows.
+    """A commit of the log, with the files that it removed and added. Files whose rows it did not change are left out.
+    `of_raycdc` is True if a pipeline of raycdc made it. `rows_added` is None if the log lacks the number of rows of a
+    file.
     """
 
     version: int
@@ -78,9 +76,8 @@ class AppTransactions:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The loss of rows that other writers removed since this pipeline's last commit.
-
-    `restored` says that one used RESTORE.
+    """A loss of rows that other writers removed since this pipeline's last commit. `restored` is True if one of them
+    used RESTORE.
     """
 
     restored: bool
@@ -98,10 +95,11 @@ class LogWatch:
         #: Commits of other writers that may have changed rows. They are checked by `changed`, whose caller knows the
         #: columns.
         self._doubted: list[DeltaCommit] = []
-        #: Commits of others that removed rows since the pipeline's last one: a later RESTORE may bring the rows back.
+        #: Commits of other writers that removed rows since the pipeline's last commit. They are kept, because a later
+        #: RESTORE may bring the rows back.
         self._suspects: list[DeltaCommit] = []
-        #: Files of the pipeline's last commit that were missing at the first check, because its driver may have died
-        #: before it checked them.
+        #: Files of the pipeline's last commit that were missing at the first inspection. The driver that made the
+        #: commit may have died before it checked them.
         self.lost: list[str] = []
         #: The transactions of the commits that the last inspection found; None if it could not read all of them.
         self.transactions: AppTransactions | None = None
@@ -111,16 +109,16 @@ class LogWatch:
     def is_another(self) -> bool:
         """Return True if the log is not the one of the last inspection, because the table was deleted or created again.
 
-        Also True if the newest commit at that time was only in a checkpoint, or is deleted by now, because then nothing
-        can be proved.
+        Also True if the file of the newest commit of that time was missing then or is missing now, because the logs
+        cannot be compared then.
         """
         return self._seen is not None and (self._file is None or self._identity(self._seen) != self._file)
 
     def is_newest(self, version: int) -> bool:
         """Return True if a local log certainly has the commit of that version and none after it.
 
-        Always False for a store, where a listing costs no more than a file. Also False if there is a newer checkpoint,
-        because a cleanup may be deleting commits.
+        Always False for an object store, where listing the log costs no more than reading one file. Also False if there
+        is a newer checkpoint, because a cleanup may be deleting commits.
         """
         if isinstance(self._path, StorePath) or is_there(self._log_file(version + 1)):
             return False
@@ -133,10 +131,10 @@ class LogWatch:
         return isinstance(checkpoint, int) and checkpoint <= version and is_there(self._log_file(version))
 
     def inspect(self, table: DeltaTable) -> Losses | None:
-        """Sync the commits since the last call, or, at the first one, since the pipeline's last commit.
+        """Sync the commits since the last call. The first call syncs the commits since the pipeline's last commit.
 
-        Returns the losses if others removed rows in them, or in earlier ones since the pipeline's last commit, and the
-        table does not have all of these rows again.
+        Returns the losses if other writers removed rows since the pipeline's last commit and the table does not have
+        all of these rows again; otherwise None.
         """
         version = table.version()
         if version == self._seen:
@@ -165,11 +163,8 @@ class LogWatch:
         return Losses(any(commit.operation == "RESTORE" for commit in suspects)) if suspects else None
 
     def changed(self, columns: Collection[str]) -> str:
-        """Return another writer's operation that changed rows of `columns` since the pipeline's last commit.
-
-        Empty if none.
-
-        Called before each commit.
+        """Return the operation by which another writer changed values of `columns` since the pipeline's last commit;
+        empty if there was none. Called before each commit.
         """
         for commit in self._doubted:
             if not self._keeps_rows(commit, columns):
@@ -199,8 +194,8 @@ class LogWatch:
         return entries
 
     def _history(self, table: DeltaTable, count: int | None) -> list[_Entry]:
-        # The commit files are read here, because delta-rs' history is slow and blocks all threads of the process
-        # (deltalake 1.6). The files are needed anyway for their added files.
+        # The files of commits are read directly, because the history of delta-rs is slow and blocks all threads of the
+        # process (deltalake 1.6). They must be read anyway, because only they name the added data files.
         newest, entries = table.version(), []
         for version in range(newest, -1 if count is None else max(-1, newest - count), -1):
             try:
@@ -227,9 +222,8 @@ class LogWatch:
         return _Entry(version, operation, of_raycdc, ours, None if unclear else transactions)
 
     def _synced(self, entry: _Entry) -> DeltaCommit:
-        """Return a commit with its files, after making it and its added files durable.
-
-        This is done for commits of any writer.
+        """Return a commit with its files, after making the commit and the files that it added durable. Commits of every
+        writer are made durable.
         """
         log = self._log_file(entry.version)
         try:
@@ -283,9 +277,8 @@ class LogWatch:
         return sum(count or 0 for count in counts) > commit.rows_added
 
     def _keeps_rows(self, commit: DeltaCommit, columns: Collection[str]) -> bool:
-        """Return True if each rewritten row still exists after the commit, compared by `columns`.
-
-        Also True for a commit that cannot be read any more, or that rewrote too much to compare.
+        """Return True if each row that the commit rewrote still exists after it, compared by `columns`. Also True if
+        the commit cannot be read any more, or rewrote too much to compare.
         """
         try:
             old, new = (table_at(self._path, commit.version - back) for back in (1, 0))
@@ -308,9 +301,8 @@ class LogWatch:
         return self._rows_at(version).keys() <= _files(table).keys()
 
     def _rows_at(self, version: int) -> Mapping[str, int | None]:
-        """Return the data files of an older version with their numbers of rows.
-
-        If it cannot be read any more, return a name that no file has.
+        """Return the data files of an older version with their numbers of rows. If the version cannot be read any more,
+        return a single name that no file has.
         """
         try:
             return _files(table_at(self._path, version))

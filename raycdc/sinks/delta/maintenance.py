@@ -1,14 +1,13 @@
 """Scheduled maintenance of Delta tables: compacts small files, and deletes files that are no longer needed.
 
-Called by `raycdc.sinks.delta.sink` after a commit; `raycdc.sinks.lakes.maintenance` decides what is done, and when. Its
-commit is only valid for the version of the table right after the one that it read.
-
-Spark's OPTIMIZE does any work beyond moving rows of plain files (deletion vectors, sorting).
+Called by `raycdc.sinks.delta.sink` after a commit; `raycdc.sinks.lakes.maintenance` decides what is done, and when. The
+commit of a compaction is only valid as the version right after the version that was read. Work that needs more than
+moving rows of plain files (deletion vectors, sorting) is done by Spark's OPTIMIZE.
 
 Compaction replaces small files by large ones. Rows are streamed from file to file in their order, partition by
-partition, without interpreting them. delta-rs's own compaction is not used, because two concurrent ones do not detect
-each other, and each adds the rows of the same files (deltalake 1.6). In upsert tables, removing files is marked as a
-change of data, so that another writer's compaction that began earlier detects it.
+partition, without interpreting them. delta-rs's own compaction is not used, because two concurrent compactions do not
+detect each other, and each adds the rows of the same files (deltalake 1.6). In upsert tables, removed files are marked
+as a change of data, so that another writer's compaction that began earlier detects the conflict.
 """
 
 from __future__ import annotations
@@ -51,7 +50,9 @@ BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DeltaCompaction:
-    """The actions of a commit; none if there is nothing to do. `whole` says that no small files remain after it."""
+    """The actions of a compacting commit; none if there is nothing to do. `whole` is True if no small files remain
+    after the commit.
+    """
 
     actions: list[Action]
     whole: bool
@@ -60,10 +61,9 @@ class DeltaCompaction:
 def compaction(
     table: DeltaTable, folder: AnyPath, *, target_bytes: int, run_bytes: int, data_change: bool
 ) -> DeltaCompaction | None:
-    """Write large files from small ones of the snapshot of `table`, up to `run_bytes` in total.
-
-    Returns None if the table's files do not simply contain its rows. If the commit fails, the new files remain and are
-    never read.
+    """Combine small files of the snapshot of `table` into large ones, up to `run_bytes` in total, and return the
+    commit's actions. Returns None if the table's files do not simply contain its rows. If the commit fails, the new
+    files remain and are never read.
     """
     files = snapshot_files(table) if is_plain(table) else None
     if files is None:
@@ -119,7 +119,7 @@ def _rows(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema) -> 
 
 
 class DeltaMaintenance:
-    """The maintenance of one sink's tables. It keeps no state about a table except its schedule."""
+    """The maintenance of one sink's tables. The only state about a table is its schedule."""
 
     def __init__(
         self,
@@ -139,7 +139,9 @@ class DeltaMaintenance:
         self._schedule = MaintenanceSchedule(options.every, clock, warn)
 
     def after_commit(self, target: DeltaTarget, generation: int) -> None:
-        """Optimise the table if maintenance is due. Raises `SinkError` for errors that no other writer caused."""
+        """Optimise the table if maintenance is due. Raises `SinkError`, except for errors that a concurrent commit of
+        another writer caused.
+        """
         mark = target.path / "_raycdc" / MARK
         self._schedule.run(target, mark, generation, lambda run_bytes: self._done(target, run_bytes))
 

@@ -2,8 +2,8 @@
 
 delta-rs gets the location as a folder of this machine, or as a URL with the options to reach it. Each commit to a store
 is one conditional put by delta-rs (``aws_conditional_put`` is ``etag`` for S3; other stores need no option). Spark
-never writes to a store, because delta-spark 4.4 puts commits without a condition, so two writers would overwrite each
-other's.
+never writes to a store, because delta-spark 4.4 puts commits without a condition, so two writers could overwrite each
+other's commits.
 
 Rows that deletion vectors mark as deleted are left out. delta-rs' own engine reads a table with deletion vectors and
 applies them. Its pyarrow dataset refuses such a table, and reading the files directly would return deleted rows.
@@ -51,10 +51,9 @@ def is_table(path: AnyPath) -> bool:
 
 
 def foreign(path: AnyPath) -> str:
-    """Return a file in a folder without a Delta table that another program wrote and readers would not skip; empty if
-    none.
-
-    Files that raycdc staged may remain after a table was deleted, or if it was never created.
+    """Return the name of a file that another program wrote, in a folder that has no Delta table; empty if there is
+    none. Files that readers skip do not count. Files that raycdc staged do not count either: they may remain after a
+    table was deleted, or if it was never created.
     """
     for name in names_in(path):
         if name.startswith(("_", ".", "part-")):
@@ -133,9 +132,8 @@ def file_batches(table: DeltaTable, paths: Collection[str], names: Sequence[str]
 
 
 def rewritten_batches(table: DeltaTable, columns: Sequence[RewrittenColumn]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the table with other `columns`.
-
-    Does not call delta-rs from the consuming thread, because delta-rs may be the consumer.
+    """Yield the rows of the table in the form of new `columns`. Does not call delta-rs from the consuming thread,
+    because delta-rs may be the consumer.
     """
     schema = pa.schema([column.field for column in columns])
     if has_vectors(table):

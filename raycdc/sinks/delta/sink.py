@@ -1,10 +1,10 @@
 """Delta Lake: one table per target under ``PATH/DB/TABLE``, either equal to the source table or holding its changelog.
 
 Stage tasks write rows directly from segments to Parquet data files, and one commit of the files' names makes them
-visible. Log rows of an upsert table are compacted to the last row per key and merged in one of three ways. Up to
-`SMALL_BYTES_MAX`, this needs no tasks or intermediate files, and takes milliseconds. Above that, tasks compact the rows
-and this process merges them, which takes a tenth of a second or more. Above `MERGE_IN_PROCESS_BYTES_MAX`, Spark's MERGE
-takes seconds, but handles any size.
+visible. Log rows of an upsert table are compacted to the last row per key and merged in one of three ways, by their
+size. Up to `SMALL_BYTES_MAX`, this process compacts and merges them without tasks or intermediate files, which takes
+milliseconds. Above that, tasks compact the rows and this process merges them, which takes a tenth of a second or more.
+Above `MERGE_IN_PROCESS_BYTES_MAX`, Spark's MERGE is used, which takes seconds but handles any size.
 
 | write | snapshot rows | log rows |
 |---|---|---|
@@ -13,8 +13,8 @@ takes seconds, but handles any size.
 | upsert, ``on_existing = "merge"`` | merge | merge |
 | upsert, of several source tables | merge, if the table lacks the new keys | the same |
 
-An epoch with both kinds has two commits, append before merge. A truncation replaces all rows by those after it in one
-commit.
+An epoch with both kinds of rows has two commits: the append, then the merge. A truncation replaces all rows by those
+after it in one commit.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ from raycdc.storage.settings import LIKE_ANYBODY, StorageSettings
 class Lake:
     """The location of a lake: a folder of this machine or a URL, with the settings to reach it.
 
-    `root` may be joined to names, and passed to tasks. After `keep_secrets`, its pickle contains no secrets.
+    `root` is a path that can be extended by names and passed to tasks. After `keep_secrets`, the pickle of `root`
+    contains no secrets.
     """
 
     def __init__(self, path: str) -> None:
@@ -92,13 +93,15 @@ class Lake:
 
 
 #: Up to this size of segments, log rows are read and compacted only when they are merged, because writing an
-#: intermediate file costs as much as reading a megabyte. A segment with a single row has some kilobytes.
+#: intermediate file costs as much as reading a megabyte.
 SMALL_BYTES_MAX = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Takes:
-    """How a target takes rows: if snapshot rows are `appended`, and the names of its partition columns."""
+    """The way in which rows are written to a target: `appended` is True if snapshot rows are appended, and `partitions`
+    are the names of the partition columns.
+    """
 
     appended: bool = False
     partitions: tuple[str, ...] = ()
@@ -151,8 +154,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[DeltaSteps]:
-        # A call that only reads gets a separate handle, because refreshing the shared one would move the snapshot that
-        # a running commit has just checked.
+        # A call that only reads gets a separate handle. Refreshing the shared handle would replace the snapshot that a
+        # concurrent commit has just checked.
         table = self._target(target) if writes else self._handle(target)
         with delta_errors(table):
             yield DeltaSteps(table, self._context, self._with_options)
@@ -228,8 +231,9 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         if target not in self._takes:
             handle = self._handle(target)
             if not handle.refresh():
-                # The running commit creates the table. If another writer creates it first, that table is refused,
-                # replaced, or (``merge``) adopted. Only an adopted table may have the same keys.
+                # The table does not exist yet: the commit of this or an earlier epoch creates it. If another writer
+                # creates it first, that table is refused, replaced, or (``merge``) adopted. Only an adopted table can
+                # already have keys of the snapshot rows.
                 return _Takes(appended=self._context.on_existing != "merge")
             self._takes[target] = _Takes.of(handle)
         return self._takes[target]

@@ -1,11 +1,11 @@
 """Merges a few rows into a few small files of a Delta table, in this process: read, compact, write one file.
 
 Called by `DeltaTarget.merge`. A general merge plans a join and starts threads, which costs more than the work itself if
-a few rows are merged into a file of some kilobytes (measured 15 ms of CPU per table instead of 4 ms). Here, the files
-that may contain one of the keys, by their statistics, are read completely. Their rows without these keys and the new
-rows are written to one new file. If there are many small files, they are included, so that small epochs do not
-accumulate files. The commit removes the files read and adds the new one. It is only valid for the next version, so that
-no other commit can be in between.
+a few rows are merged into a file of some kilobytes (measured 15 ms of CPU per table instead of 4 ms). This module reads
+the files completely whose statistics allow one of the changed keys. It writes the new rows and those old rows that do
+not have a changed key to one new file. If there are many small files, they are rewritten, too, so that small epochs do
+not accumulate files. The commit removes the files that were read and adds the new file. It is only valid as the next
+version, so no other commit can come in between.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from raycdc.storage.files import AnyPath, reading, relative
 
 Action = AddAction | RemoveAction
 
-#: The most bytes of files that are rewritten in this way. For more, a streaming merge is worth its startup cost.
+#: The most bytes of files that are rewritten in this way. For more bytes, delta-rs's merge is faster in spite of its
+#: fixed cost.
 REWRITE_BYTES_MAX = 4 << 20
 
 #: The most rows of these files, because a few bytes may encode millions of equal values.
@@ -62,9 +63,10 @@ def rewrite(table: DeltaTable, folder: AnyPath, changes: pa.Table, key: Sequence
     """Return the actions that merge compacted `changes` (with `DELETED`) into the snapshot of `table`; None if that is
     impossible.
 
-    Rows of each partition are rewritten separately; a row that moves to another partition leaves its file and is added
-    to a new one. If the commit fails, the new files are not deleted, because it is not always known if the commit is in
-    the log. They are never read, and VACUUM finds them.
+    Rows of each partition are rewritten separately. If a row moves to another partition, its old version is removed
+    from the file of the old partition, and its new version is written to a new file of the new partition. If the commit
+    fails, the new files are not deleted, because it is not always known if the commit is in the log. They are never
+    read, and VACUUM finds them.
     """
     if changes.nbytes > CHANGES_BYTES_MAX or not is_plain(table) or TableConstraints.of(table):
         return None
@@ -199,9 +201,8 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def _has_exact_bounds(kind: pa.DataType) -> bool:
-    """Return True if every writer's statistics of the type are exact.
-
-    Bounds of decimals may be doubles, and those of timestamps may be cut to milliseconds.
+    """Return True if every writer's bounds for values of the type are exact. For example, bounds of decimals may be
+    doubles, and bounds of timestamps may be cut to milliseconds.
     """
     return bool(pa.types.is_integer(kind) or pa.types.is_date(kind))
 

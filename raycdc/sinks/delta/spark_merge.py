@@ -1,7 +1,7 @@
 """Spark's MERGE, for epochs that are too large to merge in the driver process, and Spark's OPTIMIZE.
 
-Called from any thread. MERGE takes its app transaction from settings of the *session*, so each merge uses a session of
-its own.
+Callable from any thread. Spark's MERGE takes its app transaction from settings of the *session*, so each merge uses a
+session of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycdc.sinks.rows import DELETED
 from raycdc.sinks.steps import CommitMetadata
 from raycdc.storage.files import StorePath
 
-#: Part of errors: concurrent commits of Delta's library for Spark may overwrite each other in an object store.
+#: Part of error messages. On an object store, concurrent commits of Delta's library for Spark may overwrite each other.
 NOT_AT_STORES = "Spark does not write to an object store here, where its commits are not safe"
 
 #: Texts of JVM errors that concern the table: Delta's error conditions and exceptions, and a missing file.
@@ -104,12 +104,11 @@ def _of_spark(
     refusal: type[SinkError] = TargetModifiedError,
     rivals_win: bool = False,
 ) -> Iterator[None]:
-    """Turn Spark's errors within the block into errors that the table `what`.
-
-    An error of Delta or of Spark's analysis becomes a `refusal`. An error that another writer caused becomes a
-    `TargetModifiedError`, or with `rivals_win` a `CommitFailedError`. Any other error of Spark or the disk becomes a
-    `SinkError`, and if the JVM of `spark` is gone, a `SparkLostError`. Other errors, such as invalid SQL, are bugs and
-    pass through.
+    """Turn Spark's errors within the block into errors of raycdc. Their message says about the table what the text
+    `what` says. An error of Delta or of Spark's analysis becomes a `refusal`. An error that another writer caused
+    becomes a `TargetModifiedError`, or a `CommitFailedError` if `rivals_win` is True. Any other error of Spark or the
+    disk becomes a `SparkLostError` if the JVM of `spark` is gone, and a `SinkError` otherwise. All remaining errors,
+    such as invalid SQL, are bugs and pass through.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import ParseException, PySparkException

@@ -1,18 +1,17 @@
-"""One Delta table as its log shows it: its columns, and the pipeline's vector in it. `commits` writes to it.
+"""A handle of one Delta table: its columns, and the pipeline's vector in its log. `commits` writes to the table. Called
+by `sink`, by one thread at a time per table. Every commit carries an app transaction of the pipeline whose version
+holds (epoch, step, generation), so the vector is part of the same atomic commit as the rows.
 
-Called by `sink`, by one thread at a time per table. Every commit carries an app transaction of the pipeline whose
-version holds (epoch, step, generation), so the vector is part of the same atomic commit as the rows.
-
-A handle sees no commits, not even its own, until it is refreshed, so `refresh` must be called first. It does two things
-that delta-rs does not do:
+A handle sees no commits, not even its own, until `refresh` is called. `refresh` does two things that delta-rs does not
+do:
 
 * It syncs commits and their files to disk before they count.
-* It searches for a RESTORE, DELETE, UPDATE or overwrite by others, which removes or changes rows without changing the
-  vector, and refuses the table unless all files exist again.
+* It searches for a RESTORE, DELETE, UPDATE or overwrite by other writers. These remove or change rows without changing
+  the vector, so the table is refused unless all its files exist again.
 
-A table that was deleted and created again is a different one, whatever it holds: each commit names its table by Delta's
-id, in a second app transaction (`mark_of`). Commits of older versions of raycdc, and the first one of a table, have
-none.
+A table that was deleted and created again is a different table, even if its content is equal. To detect that, each
+commit records the table's Delta id in a second app transaction (`mark_of`). Commits of older versions of raycdc, and
+the first commit of a table, have no such transaction.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ from raycdc.sinks.source_tables import Key
 from raycdc.sinks.targets import lost_files
 from raycdc.storage.files import AnyPath, keys_change
 
-#: The table property that names the pipeline that created (or emptied) the table, so that plain appends are right.
+#: The table property with the name of the pipeline that created or emptied the table. This pipeline may append snapshot
+#: rows to the table without a merge.
 CREATED_BY = "raycdc.created_by"
 
 _STEP_BITS = 3
@@ -100,7 +100,9 @@ NOT_NOTED = 0
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """The pipeline's vector in the table, and the `number_of` the table for which it was written, if that was noted."""
+    """The pipeline's vector in the table. `table` is the number (`number_of`) of the table for which the vector was
+    written; None if the commits did not record it.
+    """
 
     vector: CommitVector | None
     table: int | None
@@ -149,10 +151,10 @@ class DeltaTarget:
         self._fresh = False
 
     def refresh(self) -> bool:
-        """Bring the handle to the newest version. Returns False if there is no Delta table.
+        """Read the newest version of the table. Returns False if there is no Delta table.
 
-        New commits are on disk afterwards. Raises `SinkError` if others removed rows in them, or if the table is a
-        different one than before.
+        New commits are on disk afterwards. Raises `SinkError` if other writers removed rows of this pipeline, or if the
+        table is a different table than before.
         """
         try:
             if self._table is not None and self.log.is_another():
@@ -191,7 +193,7 @@ class DeltaTarget:
         self._id = ""
 
     def drop(self) -> None:
-        """Close the handle. The next `refresh` opens the table again, and checks that it is the same one."""
+        """Close the handle. The next `refresh` opens the table again, and checks that it is the same table."""
         self._table, self._record, self.log = None, None, LogWatch(self.path, self.app_id)
 
     def _check_same(self) -> None:
@@ -209,7 +211,7 @@ class DeltaTarget:
     def _check_whole(self, losses: Losses) -> None:
         """Raise `SinkError` if rows that the target had are missing.
 
-        Others may delete rows of a changelog, and rows that they wrote themselves.
+        Other writers may delete rows of a changelog, and rows that they wrote themselves.
         """
         if losses.restored:
             raise TargetDroppedError(
@@ -224,9 +226,9 @@ class DeltaTarget:
 
     @property
     def table(self) -> DeltaTable:
-        """Return the table at the last `refresh`, or at a later commit.
+        """Return the table as of the last `refresh` or a later commit of this handle.
 
-        Raises `TargetDroppedError` if it was missing.
+        Raises `TargetDroppedError` if there was no table.
         """
         if self._table is None:
             raise TargetDroppedError(
@@ -316,9 +318,8 @@ class DeltaTarget:
         return {name: value for name, value in options.items() if there.get(name, ABSENT.get(name)) != value}
 
     def error(self, what: str, cause: Exception) -> SinkError:
-        """Return the error whose message says that the table `what`, because of `cause`.
-
-        `cause` is an error for which `is_the_tables` is True.
+        """Return the error for `cause`, for which `is_the_tables` is True. The text `what` is the rest of a sentence
+        whose subject is the table.
         """
         kind = (
             refusal_of(cause, keys_change=keys_change(self.path))
@@ -334,8 +335,8 @@ class DeltaTarget:
 def delta_errors(target: DeltaTarget) -> Iterator[None]:
     """Turn errors of delta-rs within the block into a `SinkError`.
 
-    delta-rs reads parts of the log only when needed, and they may have been deleted meanwhile. Errors of our own files
-    pass through.
+    Errors may come late, because delta-rs reads parts of the log only when they are needed, and files may have been
+    deleted by then. Errors of raycdc's own files pass through.
     """
     try:
         yield
@@ -367,13 +368,13 @@ def is_ours_alone(target: DeltaTarget) -> bool:
 
 
 def is_the_tables(error: Exception) -> bool:
-    """Return True if the error concerns the table and is no bug of raycdc. Delta-rs has no class for some of its
-    errors.
+    """Return True if the error concerns the table and is no bug of raycdc. The error's text must be examined, because
+    delta-rs has no class for some errors.
     """
     if type(error) is Exception or isinstance(error, DeltaError | OSError):
         return True
-    # An error of Arrow's file readers is about the table's files, which may be damaged. Any other one of Arrow is our
-    # bug.
+    # An error of Arrow's file readers is about the table's files, which may be damaged. Any other error of Arrow is a
+    # bug of raycdc.
     libraries = ("deltalake", "pyarrow.parquet", "pyarrow.dataset")
     return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)
 

@@ -1,9 +1,9 @@
 """The constraints of a Delta table: CHECK constraints, invariants, NOT NULL, and generated columns.
 
-Tables that this pipeline creates have none, but others may have added some. delta-rs checks constraints if it writes
-rows itself, in merges and appends of rows, and computes generated columns in appends. A commit that only names files
-would bypass them, so it is not used for such a table. delta-rs cannot number the rows of identity columns, or compute
-generated columns in updates; such tables are refused.
+Tables that this pipeline creates have no constraints, but other writers may add some. If delta-rs writes rows itself
+(in merges and in appends of rows), it checks constraints; in appends it also computes generated columns. A commit that
+only names files bypasses all constraints, so it is not used for a table with constraints. delta-rs cannot number the
+rows of identity columns or compute generated columns in updates, so tables that need this are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _IDENTITY = "delta.identity."
 
 #: The place in an error from which on it quotes rows or values that the table does not accept.
 _VALUES = re.compile(r"\s*Preview of invalid data:|(?<=violated by row) with values:", re.IGNORECASE)
-#: Values that errors quote: about Spark's conversions, lengths of texts, and casts of Arrow and DataFusion.
+#: Patterns of the values that error messages quote: errors about Spark's conversions, lengths of texts, and casts of
+#: Arrow and DataFusion.
 _VALUE = re.compile(
     r"""(?<=\b[Vv]alue )(?:'.*?'|".*?"|[-+\d][^\s]*)(?= (?:of|exceeds|to|is|not)\b)"""
     r"""|(?<=string )'.*?'(?= to value of)|(?<=[Tt]ext )'.*?'(?= could)|(?<=parse )'.*?'(?= )|(?<=in row: )\[.*?\]""",

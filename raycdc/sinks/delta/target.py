@@ -1,4 +1,5 @@
-"""The verbs of `raycdc.sinks.steps` for a Delta table. `table` reads it, and `commits` makes each commit.
+"""The operations of a `raycdc.sinks.steps.Target` on a Delta table. `table` reads the table, and `commits` makes each
+commit.
 
 Log rows of an upsert table are merged in one of three ways, as described in `raycdc.sinks.delta.sink`. Before each
 commit, `check_unchanged` raises an error if others changed rows since this pipeline's last commit.
@@ -45,9 +46,8 @@ from raycdc.storage.files import FileName, delete, reading
 
 
 def check_unchanged(target: DeltaTarget, source: Collection[str]) -> None:
-    """Raise `SinkError` if others changed values in the columns `source` of a table that holds epochs.
-
-    `DeltaTarget.refresh` notices rows that others removed.
+    """Raise `SinkError` if other writers changed values of the columns `source` in a table that holds epochs. Rows that
+    other writers removed are found by `DeltaTarget.refresh`.
     """
     if is_ours_alone(target) and (operation := target.log.changed(source)):
         raise TargetModifiedError(
@@ -65,7 +65,7 @@ MERGE_IN_PROCESS_BYTES_MAX = 128 << 20
 
 @dataclass(slots=True)
 class StagedDelta:
-    """Results of a table's stage tasks: files to append, compacted files to merge, or a small merge."""
+    """The results of a table's stage tasks: files to append, compacted files to merge, or the rows of a small merge."""
 
     append: list[DataFile] = field(default_factory=list)
     merge: list[CompactedFile] = field(default_factory=list)
@@ -73,9 +73,8 @@ class StagedDelta:
 
 
 class DeltaSteps(Target):
-    """A Delta table, used by one thread.
-
-    `with_options` are the targets whose tables are known to have the configured properties; the sink keeps this set.
+    """The operations on one Delta table; used by one thread. `with_options` are the targets whose tables are known to
+    have the configured properties; the sink keeps this set for all its targets.
     """
 
     def __init__(self, table: DeltaTarget, context: SinkContext, with_options: set[str]) -> None:
@@ -243,7 +242,7 @@ def columns_of(work: TableCommit, context: SinkContext) -> pa.Schema:
 
 
 def order_column(work: TableCommit, context: SinkContext) -> str:
-    """Return the column that decides which of a key's rows wins; empty if there is none.
+    """Return the column by which the row of a key with the greatest value is kept; empty if there is no such column.
 
     The source has made sure that its tables have this column.
     """

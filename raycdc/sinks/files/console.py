@@ -1,4 +1,6 @@
-"""The console sink: every change as a JSON line on standard output, for testing. It remembers nothing between runs."""
+"""The console sink, for testing: it prints every change as a JSON line to standard output. It remembers nothing between
+runs.
+"""
 
 from __future__ import annotations
 

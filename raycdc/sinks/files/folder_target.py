@@ -1,4 +1,5 @@
-"""The verbs of `raycdc.sinks.steps` for a folder of files: one hard link makes a file visible and commits its epoch.
+"""The operations of a `raycdc.sinks.steps.Target` on a folder of files. One hard link makes a file visible and thereby
+commits its epoch.
 
 `raycdc.sinks.files.sink` describes the folder. A link fails if the name exists, so a second commit changes nothing.
 
@@ -48,10 +49,9 @@ from raycdc.storage.files import FileName
 
 @dataclass(frozen=True, slots=True)
 class FileNote(JsonObject):
-    """A note about a file that is about to become visible: its pipeline, epoch, generation and number of rows.
-
-    A `tombstone` has no rows, and bars its epoch. `inode` identifies the file. `positions` are the source's, for people
-    to see.
+    """A note about a file that is about to become visible: its pipeline, epoch, generation and number of rows. A
+    `tombstone` has no rows; it prevents that its epoch is committed later. `inode` identifies the file. `positions` are
+    the source's positions, for people to see.
     """
 
     pipeline: str
@@ -69,36 +69,37 @@ def _encoded(note: FileNote) -> bytes:
 
 
 class FileNotes:
-    """The notes in `folder`; `identity` stands for the pipeline in names of files."""
+    """The notes about files of one pipeline in `folder`. `identity` is the part of file names that identifies the
+    pipeline.
+    """
 
     def __init__(self, folder: Path, identity: str) -> None:
         self._folder = folder
         self._newest = f"newest-{identity}.json"
 
     def write(self, stem: str, note: FileNote) -> None:
-        """Write the note about the file called `stem`, before it becomes visible. The note is complete or does not
-        exist.
-
-        Recovery reads it if this process dies right afterwards.
+        """Write the note about the file named `stem`, before the file becomes visible. The note is complete or does not
+        exist. If this process dies right afterwards, recovery reads the note.
         """
         LocalFolder(self._folder).write(f"{stem}-g{note.generation}.json", _encoded(note))
 
     def write_newest(self, note: FileNote) -> None:
-        """Record that the file is visible. From then on, a loader may remove it."""
+        """Record that the file is visible. From then on, a program that loads the files may remove it."""
         LocalFolder(self._folder).write(self._newest, _encoded(note))
 
     def newest(self) -> FileNote | None:
-        """Return the note about the newest file that was ever visible. Older versions wrote none."""
+        """Return the note about the newest file that was ever visible; None if there is none, because an older version
+        wrote the files.
+        """
         try:
             return FileNote.from_json(json.loads((self._folder / self._newest).read_bytes()))
         except FileNotFoundError:
             return None
 
     def of(self, stem: str, file: Path) -> FileNote | None:
-        """Return the note about the visible `file` called `stem`.
-
-        If several generations wrote notes, the one with the file's inode counts, which a link keeps. In a copied
-        folder, or if a loader is just removing the file, no inode is equal; the newest note is then used.
+        """Return the note about the visible `file` named `stem`. If several generations wrote notes, the note with the
+        file's inode counts; a link does not change the inode. If no note has the inode, because the folder was copied
+        or the file is just being removed, the newest note is used.
         """
         inode = 0
         with suppress(FileNotFoundError):
@@ -167,13 +168,15 @@ Part = DataFile | LinesFile
 
 _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
 
-#: A function that joins parts to one durable file (no parts: an empty file of the work's schema); it may consume the
-#: parts.
+#: A function that joins parts to one durable file. If there are no parts, it makes an empty file with the schema of the
+#: epoch. It may delete the parts.
 Join = Callable[[Sequence[Path], Path, TableCommit], None]
 
 
 class FilesTarget(Target):
-    """A target of files, in a folder or an object store. A part of an epoch is staged as one file."""
+    """A target that consists of files, in a folder or an object store. The rows of an epoch are staged in one or more
+    parts; each part is a file.
+    """
 
     #: Users may remove files that they have read.
     remembers: ClassVar[bool] = False
@@ -200,10 +203,8 @@ class FilesTarget(Target):
 
 
 class FileSteps(FilesTarget):
-    """The folder of one target.
-
-    `join` makes the file of an epoch from its parts. `accepted` are the targets to whose folders this run may write,
-    whatever they contain; the sink keeps this set.
+    """The operations on the folder of one target. `join` makes the file of an epoch from its parts. `accepted` are the
+    targets whose folders were already checked, so that this run may write to them; the sink keeps this set.
     """
 
     def __init__(
@@ -263,10 +264,9 @@ class FileSteps(FilesTarget):
         self.unstage(work.epoch)
 
     def part(self, work: TableCommit, index: int) -> str:
-        """Return the path of the `index`-th staged part of `work`. It includes the generation, so that drivers do not
-        use one file.
-
-        It does not end like a file with rows, because readers such as DuckDB and polars read all of ``**/*.parquet``.
+        """Return the path of the `index`-th staged part of `work`. The path includes the generation, so that two
+        drivers never use the same file. Its suffix differs from that of visible files, because readers such as DuckDB
+        and polars read all of ``**/*.parquet``.
         """
         return str(self._stage(work.epoch) / f"part-{work.generation}-{index}.staged")
 

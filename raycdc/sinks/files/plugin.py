@@ -26,7 +26,9 @@ class _AppendingSinkConfig(SinkConfig):
 
 
 class _FilesSinkConfig(_AppendingSinkConfig):
-    """The common options of sinks of files. Each file has the columns of its rows, whatever the configuration says."""
+    """The common options of sinks that write files. Each file has the columns of its rows, so a configuration that
+    leaves out changes of columns is refused.
+    """
 
     path: str = option(help="Folder of the files, or its URL on an object store.", example="./lake", min_length=1)
 

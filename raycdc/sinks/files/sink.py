@@ -10,12 +10,12 @@ PATH/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…   the writers (`raycdc.si
 PATH/DB/TABLE/_raycdc/stage/…                          staged files, deleted after they became visible
 ```
 
-The name contains the epoch, the step and a hash of the pipeline's identity. One ``link`` makes a file visible. It fails
-if the name exists, so a second attempt, by a retry or by a driver that was suspended, changes nothing. Object stores
-have another protocol (`raycdc.sinks.files.store_target`). A tombstone is an empty file with the name of the epoch's
-file. Readers skip names that begin with ``_`` or ``.``.
+The name of a visible file contains the epoch, the step and a hash of the pipeline's identity. One ``link`` makes the
+file visible. It fails if the name exists, so a second attempt, by a retry or by a suspended driver, changes nothing.
+The protocol for object stores is different (`raycdc.sinks.files.store_target`). A tombstone is an empty file with the
+name of the epoch's file. Readers skip names that begin with ``_`` or ``.``.
 
-`JsonlSink` writes every change as a line, `ParquetSink` as a row.
+`JsonlSink` writes every change as a line of JSON, and `ParquetSink` as a row of Parquet.
 """
 
 from __future__ import annotations
@@ -117,9 +117,8 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
 
     @abstractmethod
     def join(self, parts: Sequence[Path], whole: Path, work: TableCommit) -> None:
-        """Join `parts` to one durable file, and possibly delete them.
-
-        Without parts, make an empty file of the work's schema.
+        """Join `parts` to one durable file; the parts may be deleted. Without parts, make an empty file with the schema
+        of the epoch.
         """
 
     def _target(self, target: TableId) -> FilesTarget:

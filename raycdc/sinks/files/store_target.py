@@ -1,4 +1,4 @@
-"""The verbs of `raycdc.sinks.steps` for files on an object store, where nothing is renamed or linked.
+"""The operations of a `raycdc.sinks.steps.Target` on files in an object store, which can neither rename nor link.
 
 ```
 URL/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl         visible rows
@@ -8,13 +8,13 @@ URL/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…    the writers, as in a fo
 URL/DB/TABLE/_raycdc/stage/…                           staged objects, deleted after they became visible
 ```
 
-An epoch is committed by its record, which is written by a conditional put and names the staged object. The store then
-copies that object to its visible name, and the newest record is noted. After a crash in between, the epoch counts as
-missing and is delivered again; `recover` then copies the object that the record names. Records are never deleted,
-because a suspended driver may try to commit any epoch.
+An epoch is committed when its record is written, by a conditional put. The record names the staged object. The store
+then copies that object to its visible name, and ``newest-….json`` is written. After a crash before that, the epoch
+counts as missing and is delivered again, and `recover` copies the object that the record names. Records are never
+deleted, because a suspended driver may try to commit any epoch.
 
-`StoreNotes` are these small documents. `StoreWriters` corresponds to `raycdc.sinks.files.folder_target.Writers`. Both
-raise `StoreError`.
+`StoreNotes` reads and writes the records and ``newest-….json``. `StoreWriters` corresponds to
+`raycdc.sinks.files.folder_target.Writers`. Both raise `StoreError`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ _RECORD = re.compile(r"commit-(\d{10})-([0-9a-f]{8})\.json")
 
 @dataclass(frozen=True, slots=True)
 class StoreCommitRecord(JsonObject):
-    """The commit record of an epoch of a target: its author, number of rows, and the name of the staged object.
-
-    The name is empty if there are no rows. A `tombstone` has no rows and bars its epoch. `positions` are the source's,
-    as JSON text, for people to see.
+    """The commit record of a target's epoch: the pipeline and generation that wrote it, the number of rows, and the
+    name of the staged object. The name is empty if there are no rows. A `tombstone` has no rows; it prevents that its
+    epoch is committed later. `positions` are the source's positions as JSON text, for people to see.
     """
 
     pipeline: str
@@ -85,7 +84,7 @@ class StoreCommitRecord(JsonObject):
 
 
 class StoreNotes:
-    """The documents in `folder`; `identity` stands for the pipeline in their names."""
+    """The documents about one pipeline in `folder`. `identity` stands for the pipeline in their names."""
 
     def __init__(self, folder: StorePath, identity: str) -> None:
         self._folder = folder
@@ -102,9 +101,8 @@ class StoreNotes:
         return self._read(f"newest-{self.identity}.json")
 
     def done(self, record: StoreCommitRecord) -> None:
-        """Note that the rows of a record are visible. From then on, a loader may remove them.
-
-        A suspended driver cannot replace a newer note.
+        """Record that the rows of `record` are visible. From then on, a program that loads the files may remove them. A
+        suspended driver cannot replace the document of a newer driver.
         """
         name = f"newest-{self.identity}.json"
         there = self._store.read(name)
@@ -201,7 +199,7 @@ def _identity_of(pattern: re.Pattern[str], names: Iterable[str]) -> set[str]:
 
 
 class StoreSteps(FilesTarget):
-    """The objects of one target. `accepted` is as in `raycdc.sinks.files.folder_target.FileSteps`."""
+    """The operations on the objects of one target. `accepted` is as in `raycdc.sinks.files.folder_target.FileSteps`."""
 
     def __init__(
         self, name: TableId, folder: StorePath, context: SinkContext, *, kind: str, accepted: set[TableId]
@@ -244,7 +242,8 @@ class StoreSteps(FilesTarget):
         self.evolve(work, commit_metadata)
 
     def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        # Others are barred first, so that none of their files remains: they check this after making a file visible.
+        # The other pipelines are barred before their files are removed. A pipeline that makes a file visible meanwhile
+        # finds that it is barred, and removes the file itself.
         self._writers.bar_other_writers()
         delete(self._folder / name for name in self._writers.foreign())
         self.evolve(work, commit_metadata)
@@ -302,8 +301,8 @@ class StoreSteps(FilesTarget):
             try:
                 copy(self._folder / "_raycdc" / "stage" / record.staged, visible)
             except FileNotFoundError as cause:
-                # The staged object is missing if another driver has completed the record and deleted it, or if a user
-                # deleted it.
+                # The staged object is missing if another driver has already made the rows visible and deleted the
+                # object, or if a user deleted it.
                 if not is_there(visible):
                     raise lost_files(self.location, record.epoch, [record.staged]) from cause
             try:

@@ -1,19 +1,21 @@
 """Catalogs of Iceberg tables: pyiceberg's for SQL, REST and Glue, and raycdc's own for a folder (`HadoopCatalog`).
 
-Called by `table`. The essential operation of a catalog is to replace a table's metadata, which succeeds for only one of
-several writers.
+Called by `table`. The essential operation of a catalog replaces a table's metadata. If several writers try that at the
+same time, only one of them succeeds.
 
-The folder has the layout of Spark's and Flink's ``type = hadoop``: ``WAREHOUSE/DB/TABLE/metadata/vN.metadata.json``,
-and ``version-hint.text`` (`raycdc.sinks.iceberg.versions`), in a folder of this machine or on an object store.
+The warehouse of `HadoopCatalog` is a folder of this machine or of an object store. It has the layout of Spark's and
+Flink's ``type = hadoop``: ``WAREHOUSE/DB/TABLE/metadata/vN.metadata.json`` and ``version-hint.text``
+(`raycdc.sinks.iceberg.versions`).
 
-`ReopenedCatalog` opens a sink's catalog again when its keys have changed, or when it refuses our login. A pyiceberg
-catalog keeps the keys with which it was opened, and the token that it got for them. Before a table is read or changed,
-the references are therefore resolved again, and a catalog with newer keys replaces the old one. Running calls finish
-with the old one.
+`ReopenedCatalog` opens a sink's catalog again when its access keys have changed, or when it refuses the login. A
+catalog of pyiceberg keeps the keys with which it was opened, and the token that it got for them. Before a table is read
+or changed, the references to keys in the configuration are therefore resolved again. If the keys are newer, a new
+catalog is opened with them. Running calls finish with the old catalog.
 
-*A response that forbids a table* is checked once: the catalog is opened again and the request is repeated. If the login
-fails, keys or a token have expired, and no table is concerned. If the login succeeds and the request is forbidden
-again, this table is concerned. A forbidden request was not carried out, so it may be repeated.
+*A response that forbids a table* may be about the login or about the table. To find out, the catalog is opened again
+and the request is repeated once. If the login fails, keys or a token have expired, and the error concerns the whole
+catalog. If the login succeeds and the request is forbidden again, the error concerns this table. A forbidden request
+was not carried out, so it may be repeated.
 """
 
 from __future__ import annotations
@@ -107,7 +109,8 @@ def where_is(options: IcebergCatalogOptions) -> str:
 def _certificate_fault(options: IcebergCatalogOptions) -> str:
     """Return the problem of a REST catalog's certificate."""
     parts = urlsplit(options.uri.reveal())
-    # The HTTP library has its own authorities, and an environment variable overrides the setting of its session.
+    # The HTTP library has its own certificate authorities, and an environment variable overrides the setting of a
+    # session.
     key = f'sink.catalog.properties."{_CA}"'
     authorities = options.properties.get(_CA) or DEFAULT_CA_BUNDLE_PATH
     if variable := next((name for name in _CA_VARIABLES if os.environ.get(name)), ""):
@@ -123,16 +126,14 @@ def _certificate_fault(options: IcebergCatalogOptions) -> str:
 
 
 class _SyncedSqlCatalog(SqlCatalog):
-    """pyiceberg's SQL catalog, with three additions.
-
-    Metadata is on disk before the database points to it. A commit never drops a snapshot that has a branch or tag.
-    Several processes may open a new catalog at the same time.
+    """pyiceberg's SQL catalog with three changes: metadata is on disk before the database points to it; a commit never
+    drops a snapshot that has a branch or tag; and several processes may open a new catalog at the same time.
     """
 
     def create_tables(self) -> None:
         """Create those of the catalog's own tables that are missing.
 
-        SQLAlchemy checks for each table before it creates it, so another process may create it in between.
+        SQLAlchemy first checks if a table exists and then creates it, so another process may create it in between.
         """
         for _ in SqlCatalogBaseTable.metadata.tables:
             try:
@@ -158,8 +159,8 @@ class _SyncedSqlCatalog(SqlCatalog):
 class HadoopCatalog(MetastoreCatalog):
     """A catalog in a folder; see the module's docstring.
 
-    Every call reads the folder. Unchanged metadata is not parsed again, because that takes seconds with thousands of
-    snapshots. Thread-safe.
+    Every call reads the folder. Unchanged metadata is not parsed again, because parsing takes seconds if there are
+    thousands of snapshots. Thread-safe.
     """
 
     def __init__(
@@ -174,8 +175,8 @@ class HadoopCatalog(MetastoreCatalog):
             if isinstance(location, ObjectLocation)
             else FolderVersions(Path(root))
         )
-        #: The metadata of each table that was last read or written, with the digest of its bytes. It is never changed
-        #: in place.
+        #: For each table the metadata that was last read or written, with the digest of its bytes. Metadata is never
+        #: changed in place.
         self._parsed: dict[str, tuple[bytes, TableMetadata]] = {}
         #: One FileIO for all tables, so that connections are reused.
         self._io = self._load_file_io(location=location_of(root))
@@ -217,8 +218,8 @@ class HadoopCatalog(MetastoreCatalog):
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
         """Commit `updates` to the table.
 
-        Raises `CommitFailedException` if a requirement is not met, another writer was faster, or a snapshot to be left
-        out is the head of a branch or tag.
+        Raises `CommitFailedException` if a requirement is not met, if another writer was faster, or if a snapshot that
+        `updates` remove is the head of a branch or tag.
         """
         folder = self._metadata_folder(table.name())
         found = self._versions.newest(folder)
@@ -306,8 +307,8 @@ T = TypeVar("T")
 class ReopenedCatalog:
     """A catalog that is opened again when needed; see the module's docstring. Callable from any thread.
 
-    Raises the errors of pyiceberg's catalogs. Raises `SinkError` if the catalog cannot be opened; this is a
-    `SinkUnavailableError` if it does not answer, or if it was open before and its keys may change.
+    Raises the errors of pyiceberg's catalogs. Raises `SinkError` if the catalog cannot be opened. It is a
+    `SinkUnavailableError` if the catalog does not answer, or if it could be opened before and new keys may come.
     """
 
     def __init__(self, options: IcebergCatalogOptions, storage: StorageSettings) -> None:
@@ -350,8 +351,8 @@ class ReopenedCatalog:
             try:
                 make_in_namespace(catalog)
             except NoSuchNamespaceError:
-                # The namespace is only created if it is missing, because an account that may create tables often may
-                # not create namespaces.
+                # A missing namespace is created. An existing one is not, because an account that may create tables
+                # often may not create namespaces.
                 catalog.create_namespace_if_not_exists(name[:1])
                 make_in_namespace(catalog)
 

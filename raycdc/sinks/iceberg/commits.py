@@ -46,8 +46,8 @@ MANIFEST_BYTES_MAX = 8 << 20
 class CommitContent:
     """The content of one commit: files to add (as tasks wrote them), files to delete, columns, and table properties.
 
-    `alone` says that the records of all other pipelines are removed. `same_rows` says that the added files have the
-    rows of the deleted ones.
+    If `alone` is True, the records of all other pipelines are removed from the table. If `same_rows` is True, the added
+    files have the same rows as the deleted files.
     """
 
     add: Sequence[WrittenFile] = ()
@@ -66,8 +66,8 @@ def _none(_snapshot: int) -> Mapping[str, str]:
 class CommitProperties:
     """The metadata of a commit besides its content.
 
-    `note` are properties of the snapshot. `properties` returns properties to set on the table, given the snapshot's id.
-    The table's properties in `moot` are removed. The snapshots in `left_out` are dropped.
+    `note` has properties for the snapshot. `properties` returns the properties to set on the table, and gets the
+    snapshot's id. The table properties named in `moot` are removed. The snapshots in `left_out` are dropped.
     """
 
     note: Mapping[str, str]
@@ -77,8 +77,8 @@ class CommitProperties:
 
 
 class _Staged(Transaction):
-    """pyiceberg's transaction, with its metadata computed once per update, instead of on every access with a copy of
-    all snapshots.
+    """pyiceberg's transaction, but its metadata is computed once per update. pyiceberg would compute it at every
+    access, with a copy of all snapshots.
     """
 
     _known: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
@@ -111,8 +111,8 @@ class _Overwrite(_OverwriteFiles):
 class _Replace(_Overwrite):
     """A commit that replaces files by others with the same rows.
 
-    Followers of a table skip such a snapshot, and other writers know that no row changed. pyiceberg defines the
-    operation, but has no such commit.
+    Its snapshot has Iceberg's operation ``replace``: readers that follow the table skip it, and other writers know that
+    no row changed. pyiceberg defines the operation, but cannot make such a commit.
     """
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:

@@ -1,9 +1,9 @@
-"""Detects rows and files of an Iceberg table that others removed or changed since this pipeline's last commit.
+"""Detects rows and files of an Iceberg table that other writers removed or changed since this pipeline's last commit.
 
 Called by `target` before each commit, on its thread. Another writer's snapshot is harmless if it only appends, or
-replaces files by others with the same rows (a compaction). After any other snapshot, the rows themselves are compared,
-as `raycdc.sinks.lakes.ownership` describes, because the summaries of pyiceberg's ``overwrite``, an UPDATE and a DELETE
-look the same.
+replaces files by others with the same rows (a compaction). After any other snapshot, the rows are compared
+(`raycdc.sinks.lakes.ownership`), because the summaries of an UPDATE, a DELETE and pyiceberg's ``overwrite`` look the
+same.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _BATCH_ROWS = 1 << 16
 
 
 def check_unchanged(target: IcebergTarget, source: Collection[str]) -> None:
-    """Raise `SinkError` if others removed rows, or changed values in the columns `source`, since this pipeline's last
-    commit.
+    """Raise `SinkError` if other writers removed rows, or changed values of the columns `source`, since this pipeline's
+    last commit.
 
-    Only for a table that this pipeline created. The error says how a user can confirm the table's present content.
+    Only for a table that this pipeline created. The error's text says how a user can accept the table's present
+    content.
     """
     record, metadata = target.record, target.table.metadata
     head = metadata.current_snapshot_id
@@ -55,8 +56,8 @@ def check_unchanged(target: IcebergTarget, source: Collection[str]) -> None:
 
 
 def check_files(target: IcebergTarget) -> None:
-    """Raise `SinkError` if files of this pipeline's last commit are missing, because the driver may have died before it
-    checked.
+    """Raise `SinkError` if files of this pipeline's last commit are missing. The driver may have died before it made
+    this check.
     """
     record = target.record
     made = None if record is None or record.snapshot is None else target.table.metadata.snapshot_by_id(record.snapshot)

@@ -1,12 +1,12 @@
-"""Data files of Iceberg tables: columns by field id, and statistics in the form of manifests.
-
-Arrow only; the only I/O is of Parquet files. Called inside stage tasks and by `table`. Imports no pyiceberg, which
-takes a worker seconds.
+"""Reads and writes data files of Iceberg tables, with columns found by field id and with statistics as manifests have
+them. Uses Arrow only, and does no I/O except of Parquet files. Called inside stage tasks and by `table`. pyiceberg is
+not imported, because that takes a worker seconds.
 
 Bounds in manifests are used here to skip files that cannot have a changed key (`KeyBounds`), and by every reader to
-skip files that cannot match a filter. They must therefore be exact, or too wide: long texts are cut, and an upper bound
-becomes the next greater text. Types without safe bounds have none: floating point (NaN, -0.0) and booleans. The method
-is in the Iceberg table specification, "Data Files" and "Appendix D: Single-value serialization".
+skip files that cannot match a filter. Bounds may therefore be exact or too wide, but never too narrow. Long texts are
+cut, and a cut upper bound becomes the next greater text. Floating-point columns (because of NaN and -0.0) and booleans
+have no bounds. The method is in the Iceberg table specification, "Data Files" and "Appendix D: Single-value
+serialization".
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def read_columns(
 ) -> Iterable[pa.RecordBatch]:
     """Yield the batches of a data file with `columns`, found by their field ids and cast; null if the file lacks one.
 
-    A batch has at most `rows` rows, and fewer if they are wide: about `BATCH_BYTES_MAX`. With `only`, no other column
-    is read. Raises `SinkError` for a file without field ids.
+    A batch has at most `rows` rows and about `BATCH_BYTES_MAX` bytes. With `only`, just these columns are read. Raises
+    `SinkError` for a file without field ids.
     """
     with reading(path) as source, pq.ParquetFile(source) as file:
         names = _names_by_id(file.schema_arrow, path)
@@ -248,9 +248,8 @@ def _unscaled(value: Any) -> int:
 
 
 def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
-    """Return `value` cut to `BOUND_LENGTH_MAX`; a cut upper bound becomes the next greater one of that length.
-
-    Returns None if there is none, and for a text that is not UTF-8.
+    """Return `value` cut to `BOUND_LENGTH_MAX`. A cut upper bound becomes the next greater value of that length; None
+    if there is no greater value. Returns None for a text that is not UTF-8, too.
     """
     if not text:
         if len(value) <= BOUND_LENGTH_MAX:
@@ -307,7 +306,9 @@ class KeyBounds:
 
 
 def decoded(kind: str, bound: bytes | None) -> Any:
-    """Return a manifest's bound as a number or bytes. Its type may be the narrower one that the column had earlier."""
+    """Return a manifest's bound as a number or bytes. It may have the narrower type that the column had when the file
+    was written.
+    """
     if bound is None:
         return None
     if kind in ("string", "binary"):

@@ -1,8 +1,9 @@
 """The layouts that an Iceberg table can have, and the partitions of its rows, computed column by column. Arrow only.
 
-Called by the configuration, inside stage tasks and by the sink. It imports no pyiceberg, which takes a worker seconds,
-except the compiled functions for its transforms. Manifests store a partition's values as Iceberg stores values: a day
-is a number. Readers never depend on the folder of a file.
+Called by the configuration, inside stage tasks and by the sink. pyiceberg is not imported, because that takes a worker
+seconds; only its compiled functions for partition transforms are. Manifests store the values of a partition in
+Iceberg's internal form; a day, for example, is a number. Readers take partition values from manifests, and never from
+the name of a file's folder.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def transform_text(field: PartitionField) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """A partition field of a table: the field id of its source column, its name, and its transform as Iceberg writes
-    it.
+    """A partition field of a table: its name, the field id of the column that it is computed from, and its transform as
+    Iceberg writes it.
     """
 
     source: int
@@ -123,9 +124,9 @@ def write_data_files(
 ) -> list[WrittenFile]:
     """Write `batches`, which are `as_stored`, and return the files; none if there is no row.
 
-    With `partitions`, each partition has separate files, in folders below that of `path`, and the files' ``partition``
-    has its values. The partitions of a missing column are null. Raises `RowRefusedError` for a time that cannot
-    partition a table.
+    With `partitions`, each partition has separate files in folders below that of `path`, and the field ``partition`` of
+    each file has the partition's values. If a partition column is missing, its value is null. Raises `RowRefusedError`
+    for a time that cannot partition a table.
     """
     if not partitions:
         written = write_data_file(path, columns, batches)

@@ -1,8 +1,9 @@
-"""The location of an Iceberg table's files: a folder of this machine, or an object store with the catalog's access.
+"""Finds the files of Iceberg tables: their locations in a folder of this machine or on an object store, and the access
+to them.
 
-In metadata a file is named by its *location*, a URI. Tasks and the driver name it by an `AnyPath` of
-`raycdc.storage.files`. pyiceberg reads and writes metadata, and raycdc reads and writes rows. Both get the same
-credentials: those of ``[storage]``, of the catalog's properties, or those that a REST catalog returns with a table.
+In metadata a file is named by its *location*, a URI. Tasks and the driver use an `AnyPath` of `raycdc.storage.files`
+instead. pyiceberg reads and writes metadata, and raycdc reads and writes rows. Both get the same credentials: those of
+``[storage]``, of the catalog's properties, or those that a REST catalog returns with a table.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _UNKNOWN = ("s3.role-arn", "client.role-arn", "s3.remote-signing-enabled", "gcs.
 _REGION = "us-east-1"
 
 
-#: The most settings that are kept. A catalog may return other keys for each table and request; tasks that use much
-#: older ones have ended.
+#: The most settings with access keys that are kept. A catalog may return new keys for each table and request. The
+#: oldest settings may be forgotten, because tasks that use them have ended.
 _KNOWN_MAX = 64
 _OF_THIS_MACHINE = Access(StorageSettings())
 
@@ -102,7 +103,8 @@ class TableFiles:
 class Reach:
     """The access to the tables of a sink, by `storage` and the settings of its catalog. Thread-safe.
 
-    With `private`, a folder, the pickles of paths only name files in this folder that contain the keys, until `close`.
+    If a folder `private` is given, keys are written to files in this folder, and pickles of paths contain only the
+    names of these files. `close` deletes the files.
     """
 
     def __init__(self, storage: StorageSettings, private: Path | None = None, *, login_changes: bool = False) -> None:
@@ -161,7 +163,7 @@ def local_path(location: str) -> Path:
 def location_of(name: str) -> str:
     """Return a path or URL in the form that Iceberg's readers accept, without URI escapes.
 
-    Raises `SinkError` for characters at which readers would cut it off.
+    Raises `SinkError` for characters at which readers would cut off the path.
     """
     if bad := sorted(set(name) & set("?#")):
         raise NameRefusedError(

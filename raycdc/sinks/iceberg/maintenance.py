@@ -2,16 +2,17 @@
 
 Called by `raycdc.sinks.iceberg.sink` after a commit; `raycdc.sinks.lakes.maintenance` decides what is done, and when.
 Rows are streamed from file to file in their order, partition by partition, without interpreting them. Columns are found
-by their ids, so older files get the present columns. Files with another partition spec than the present one are
+by their ids, so the rows of older files get the present columns. Files whose partition spec is not the present one are
 skipped, because their rows may belong to several partitions.
 
-The commit is a snapshot of Iceberg's operation ``replace``, which followers of the table skip. It has no epoch, and the
-pipeline's record still names an earlier snapshot, its ancestor, so checks for a rollback or for removed rows find
-nothing. Only files of a failed attempt are deleted, if they are certainly in no snapshot; ``remove_orphan_files``
-deletes files that no snapshot names any more.
+The commit is a snapshot of Iceberg's operation ``replace``, which followers of the table skip. The commit has no epoch.
+The pipeline's record still names an earlier snapshot, which is an ancestor of the new one, so the checks for a rollback
+and for removed rows find nothing. Maintenance deletes only the files of its own failed attempts, if they are certainly
+in no snapshot. Iceberg's ``remove_orphan_files`` deletes files that no snapshot names any more.
 
-Maintenance never prevents writes. A table that cannot be maintained (with delete files, or a file without field ids) is
-reported once for each reason, and written to as before. An unreachable catalog or store is retried later.
+Maintenance never prevents writes. If a table cannot be maintained, for example because it has delete files or a file
+without field ids, each reason is reported once, and rows are written as before. An unreachable catalog or store is
+retried later.
 """
 
 from __future__ import annotations
@@ -47,9 +48,8 @@ _OF_ROWS = (pa.ArrowException, ValueError, ArithmeticError)
 
 @dataclass(frozen=True, slots=True)
 class PlannedRewrite:
-    """Data files to combine, and the tasks that write the larger files.
-
-    `whole` says that no small files remain after it.
+    """Data files to combine, and the tasks that write the larger files. `whole` is True if no small files remain
+    afterwards.
     """
 
     old: list[DataFile]
@@ -110,8 +110,8 @@ class IcebergMaintenance:
                     f"The Iceberg table {target.name} has files with {now} rows, where its manifests say {there}."
                 )
         except Exception as cause:
-            # No commit names the files yet. After a commit, they must stay, because a commit that reported a failure
-            # may have succeeded.
+            # No commit that names these files was tried yet, so they may be deleted. After an attempt they must stay,
+            # because a commit that reported a failure may have succeeded.
             delete(task.into for task in planned.tasks)
             if not isinstance(cause, _OF_ROWS):
                 raise

@@ -3,7 +3,8 @@
 `updated` applies updates to a table's metadata by pyiceberg's own functions, but without copying everything.
 pyiceberg's `update_table_metadata` ends with a deep copy of the metadata, at every step of a transaction and once more
 in the catalog. With 2,000 snapshots, this is half of the cost of a commit. The copy is not needed, because parts of
-metadata are frozen, and each update makes new lists. The private names belong to the pinned version of pyiceberg.
+metadata are frozen, and each update makes new lists. The imported private names exist in the pinned version of
+pyiceberg.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from raycdc.sinks.iceberg.layout import partition_name, transform_text
 def iceberg_schema(columns: Sequence[IcebergColumn], *, number: int = 0, before: Schema | None = None) -> Schema:
     """Return pyiceberg's schema for columns.
 
-    All are optional, because a changelog has rows from before a column existed or was required; but columns that
-    another client made required, or identifier fields, in the schema `before` remain so.
+    All columns are optional, because a changelog has rows from before a column existed or was NOT NULL. If another
+    client made columns of the schema `before` required, or identifier fields, they stay so.
     """
     required = set() if before is None else {field.field_id for field in before.fields if field.required}
     fields = [

@@ -138,8 +138,8 @@ class IcebergSinkConfig(SinkConfig):
             return not 0 < self.keep_snapshots <= CHEAP_SNAPSHOTS
         if self.expire_snapshots is not None:
             return self.expire_snapshots.total_seconds() * EPOCHS_PER_HOUR / 3600 > CHEAP_SNAPSHOTS
-        # Other writers' tables keep all snapshots, and so do changelogs, because readers follow them snapshot by
-        # snapshot.
+        # Changelogs keep all snapshots, because readers follow a changelog snapshot by snapshot. Tables of other
+        # writers keep all snapshots, too.
         return self.write != "upsert" or pipeline.on_existing != "fail"
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:

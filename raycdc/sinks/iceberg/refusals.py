@@ -12,10 +12,11 @@
 | any other answer | the catalog |
 
 A 403 is ambiguous: some servers, and all that check signatures, also return it for an expired token. Glue's codes are
-those of AWS's "Common Errors" and of Glue's own page of each action; boto3 is not needed to know them.
+from AWS's page "Common Errors" and from the page of each action of Glue. They are compared as texts, so boto3 need not
+be imported.
 
-*An unreachable catalog may have carried out a request*, or may still do so after a retry began. A retry therefore reads
-the table first, and deletes no file that the first attempt named.
+*An unreachable catalog may have carried out a request*, or may still carry it out after a retry began. A retry
+therefore reads the table first, and deletes no file that the first attempt named.
 """
 
 from __future__ import annotations
@@ -124,9 +125,8 @@ def is_forbidden(error: BaseException) -> bool:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return True if the catalog does not answer, or cannot answer now, so that a retry may succeed in some minutes.
-
-    It is unknown whether it carried out the request.
+    """Return True if the catalog does not answer or is temporarily unable to, so that a retry may succeed within
+    minutes. It is unknown if the catalog carried out the request.
     """
     if isinstance(error, SSLError):
         return "EOF" in str(error)  # The other connection errors are about certificates, and a retry does not help.
@@ -145,7 +145,7 @@ def is_unreachable(error: BaseException) -> bool:
 def is_the_catalogs(error: Exception) -> bool:
     """Return True if the catalog is unreachable or refuses us, so that the error concerns no single table.
 
-    If a server forbids or refuses a change of one table, the error concerns that table.
+    Returns False if a server forbids or refuses a change of one table, because the error concerns that table.
     """
     if isinstance(error, RESTError):
         return not isinstance(error, BadRequestError | ForbiddenError)
@@ -161,8 +161,8 @@ def is_the_tables(error: Exception) -> bool:
     known = type(error).__module__.startswith(("pyiceberg.", "requests."))
     if known or _is_amazons(error) or isinstance(error, OSError | SQLAlchemyError | StoreError):
         return True
-    # An error of Arrow's file readers is about the table's files, which may be damaged. Any other one of Arrow is our
-    # bug.
+    # An error of Arrow's file readers is about the table's files, which may be damaged. Any other error of Arrow is a
+    # bug of raycdc.
     libraries = ("pyiceberg", "pyarrow.parquet", "pyarrow.dataset")
     return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)
 

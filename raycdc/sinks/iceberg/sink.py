@@ -10,11 +10,11 @@ the vector (`table`).
 | upsert, ``on_existing = "merge"`` | merge | merge |
 | upsert, of several source tables | merge | merge |
 
-A *merge* is a copy-on-write. While staging, tasks compact the log rows to the last row of each key. At the commit, the
-key columns of data files whose bounds allow one of these keys are read. Files with such a key are rewritten without
-these rows, and the commit replaces the old files by the new ones. Delete files are not used, because not every reader
-supports them. An epoch with both kinds has two commits, append before merge. A truncation replaces all files in one
-commit.
+A *merge* is a copy-on-write. While staging, tasks compact the log rows to the last row of each key. The commit reads
+the key columns of each data file whose bounds allow one of these keys. It rewrites each file that has such a key
+without the rows of these keys, and replaces the old files by the new ones. Delete files are not used, because not every
+reader supports them. An epoch with both kinds of rows has two commits: the append, then the merge. A truncation
+replaces all files in one commit.
 
 `check_sink` makes the checks of ``raycdc check``: the catalog must answer, and its folder must be writable. It changes
 nothing, except that a SQL catalog creates its own tables when it is first opened.
@@ -157,8 +157,8 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
     def prepare(self, work: TableCommit, batch: StageBatch) -> StagedIceberg:
         # The call removes leftovers, before this driver writes to the staging folder.
         self._target(work.target)
-        # A separate handle is used, because refreshing the shared one would change the metadata that a running commit
-        # has read.
+        # A separate handle is used. Refreshing the shared handle would change the metadata that a concurrent commit has
+        # read.
         table = self._handle(work.target)
         if not table.refresh():
             raise IcebergSteps(table, self._context).disappeared()

@@ -1,9 +1,9 @@
 """Finds this pipeline's last commit in an Iceberg table's metadata, and detects a rollback after it.
 
 It also decides which snapshots a commit expires. Every commit writes the whole metadata, which lists every snapshot;
-with ten thousand snapshots this is about 8 MB. A commit of ours may therefore drop old snapshots, together with adding
-its rows. Files that only these snapshots name stay, because a reader may be using them; `remove_orphan_files` finds
-them later.
+with ten thousand snapshots this is about 8 MB. The commits of raycdc may therefore drop old snapshots while they add
+rows. Files that only dropped snapshots name are not deleted, because a reader may be using them;
+``remove_orphan_files`` finds them later.
 
 | snapshots that stay | set by |
 |---|---|
@@ -13,10 +13,10 @@ them later.
 
 Upsert tables that raycdc creates have the property `KEEP`.
 
-*Only the oldest snapshots are dropped, never one between two that stay.* Iceberg's own clean-up, in the versions that
-delete files by the snapshots that added them (``IncrementalFileCleanup``), treats a snapshot before such a gap as
-rolled back, and deletes the files that it added although the table has them. For the same reason, a branch or tag keeps
-all snapshots that are newer than its own while it exists.
+*Only the oldest snapshots are dropped, never one between two that stay.* Some versions of Iceberg's own clean-up
+(``IncrementalFileCleanup``) delete files by the snapshots that added them. They treat a snapshot before such a gap as
+rolled back, and delete the files that it added although the table still has them. For the same reason, while a branch
+or tag exists, all snapshots that are newer than its snapshot stay.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:
 
 
 class SnapshotLineage:
-    """The newest vector of each table in this run. A table that later has an older one was restored."""
+    """The newest vector of each table that this run has seen. If a table has an older vector later, it was restored."""
 
     def __init__(self) -> None:
         self._vectors: dict[TableId, CommitVector] = {}
@@ -129,8 +129,9 @@ def check_lineage(
 ) -> None:
     """Raise `SinkError` unless the current snapshot is the one of our `record`, or descends from it.
 
-    Expiring a snapshot cuts the chain of its descendants: Spark leaves the parent's id in them, pyiceberg removes it.
-    The table's `earlier` metadata, newest first, is then searched for the expired snapshots.
+    When a snapshot is expired, the chain from its descendants to its ancestors is cut. (Spark leaves the id of the
+    expired parent in its children, and pyiceberg removes it.) The expired snapshots are then looked up in the table's
+    `earlier` metadata, newest first.
     """
     if record is None or record.snapshot is None:
         return
@@ -167,8 +168,8 @@ def _leads_to(snapshot: int, head: int | None, parents: Mapping[int, int | None]
     return number is not None
 
 
-#: The least and the most snapshots dropped at a time. Dropping them costs as much as a commit, and a table may have
-#: very many at first.
+#: The least and the most snapshots that are dropped at a time. Dropping snapshots costs as much as a commit, and at
+#: first a table may have very many of them.
 EXPIRED_LEAST, EXPIRED_MOST = 50, 200
 
 #: The number of snapshots kept by default in upsert tables that raycdc creates. A commit writes about 400 kB for them.
@@ -183,9 +184,8 @@ KEEP = "raycdc.keep-snapshots"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The configured retention: the age in seconds at which a snapshot expires, and how many stay (0: all).
-
-    None: not set.
+    """The configured retention: the age in seconds at which a snapshot expires, and the number of newest snapshots that
+    stay (0: all). None if not set.
     """
 
     after_s: float | None = None
@@ -198,7 +198,8 @@ class Retention:
     def surplus(self, snapshots: list[Snapshot], properties: Mapping[str, str], *, now_s: float) -> list[Snapshot]:
         """Return those `snapshots`, oldest first, that are too old or too many for a table with these `properties`.
 
-        Iceberg's own properties, set by a user, override the one that raycdc set when it created the table.
+        Iceberg's own table properties, if a user has set them, override the property that raycdc set when it created
+        the table.
         """
         if self.is_said:
             before_ms = None if self.after_s is None else (now_s - self.after_s) * 1000
@@ -217,7 +218,9 @@ class Retention:
 
 @dataclass(slots=True)
 class Expiry:
-    """Decides which snapshots the commits of a run drop, and reports each table with very many once. Thread-safe."""
+    """Decides which snapshots the commits of a run drop, and reports once for each table if it has very many snapshots.
+    Thread-safe.
+    """
 
     retention: Retention
     warn: Callable[[str], None]
@@ -264,10 +267,11 @@ NO_EXPIRY = Expiry(Retention(keep=0), ignore_text, upsert=False)
 
 
 def expired(metadata: TableMetadata, retention: Retention, *, now_s: float) -> list[int]:
-    """Return the snapshots that a commit drops, oldest first.
+    """Return the snapshots that the next commit drops, oldest first.
 
-    Never drops the current snapshot, or one that is as new as that of a branch, a tag, or the last commit of a pipeline
-    with a record. The next start needs these to see that the table was not rolled back.
+    The current snapshot stays. The snapshots of branches, tags and the pipelines' last commits stay, too, and so do all
+    snapshots that are newer than one of these. The next start needs the snapshot of the last commit to see that the
+    table was not rolled back.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     needed = {*(noted.snapshot for noted in noted_snapshots(metadata)), metadata.current_snapshot_id}

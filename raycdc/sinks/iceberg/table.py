@@ -1,14 +1,15 @@
-"""One Iceberg table as this pipeline uses it: its commit vector, and our commits (`commits`).
+"""A handle of one Iceberg table: it reads the pipeline's vector and makes the pipeline's commits (`commits`). Called by
+`sink`, by one thread at a time per table. The vector is a table property of the pipeline (`vector_property`), set in
+the same commit as the rows. *Every commit makes a snapshot*, even a commit with only a vector. It requires the snapshot
+and the schema on which it was planned, so concurrent commits of any driver are detected. The driver whose commit fails
+reads the record again and makes a new plan. pyiceberg's own retries do not do that, so they are not used. The files of
+a failed commit stay, for ``remove_orphan_files``: if a request was sent twice, the first one may have succeeded
+although the second one failed. If there is no answer, the epoch loop retries the commit and reads the record first. If
+the first attempt was carried out, the record shows that. If the first attempt is carried out only after the retry, its
+requirements are not met and it fails.
 
-Called by `sink`, by one thread at a time per table. The vector is a table property of the pipeline (`vector_property`),
-set in the same commit as the rows. *Every commit makes a snapshot*, even one with only a vector, and requires the
-snapshot and the schema that it was planned against, so concurrent commits of any driver are detected. The loser reads
-the record again and makes a new plan; pyiceberg's own retries do not do that, and are not used. The files of a commit
-that reported a failure stay, for `remove_orphan_files`, because the catalog may have answered the second of two
-requests of which the first succeeded. If there is no answer, the epoch loop retries the commit, beginning with reading
-the record. If the commit was carried out, the record shows it; if it is carried out later, its requirements fail.
-
-The property names our snapshot, which reveals a rollback: the table's current snapshot then does not descend from it.
+The property also names the snapshot of the pipeline's last commit. After a rollback, the table's current snapshot does
+not descend from that snapshot.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ from raycdc.sinks.lakes.unreachable import is_absent, is_refused, refusal_of
 from raycdc.sinks.steps import CommitMetadata, holds
 from raycdc.storage.files import AnyPath
 
-#: The table property that names the pipeline that created (or emptied) the table, so that plain appends are right.
+#: The table property with the name of the pipeline that created or emptied the table. This pipeline may append snapshot
+#: rows to the table without a merge.
 CREATED_BY = "raycdc.created-by"
 
 #: The property of snapshots that pipelines make.
@@ -70,14 +72,13 @@ EPOCH_OF_SNAPSHOT = "raycdc.epoch"
 #: The end of an error about a table that the catalog forbids after a successful login.
 _FORBIDDEN = ". The catalog lets us in, but not to this table: let our account read and change it there."
 
-#: How often a commit is retried after it lost against another writer of the table (for example a compaction).
+#: How often a commit is retried because another writer of the table (for example a compaction) committed first.
 CONFLICT_RETRIES = 5
 
 #: The property of snapshots by which maintenance combined small files.
 MAINTENANCE_OF_SNAPSHOT = "raycdc.upkeep"
 
-#: Properties of a table that we create. pyiceberg and Spark follow them, so that metadata files and manifests do not
-#: accumulate.
+#: The properties of new tables. pyiceberg and Spark obey them, so that metadata files and manifests do not accumulate.
 PROPERTIES = {
     "format-version": "2",
     "commit.manifest-merge.enabled": "true",
@@ -92,9 +93,8 @@ PROPERTIES = {
 
 
 class IcebergTarget:
-    """The handle of one Iceberg table; see the module's docstring.
-
-    Errors of pyiceberg become `SinkError` naming the table.
+    """The handle of one Iceberg table; see the module's docstring. Errors of pyiceberg become a `SinkError` that names
+    the table.
     """
 
     def __init__(
@@ -201,7 +201,9 @@ class IcebergTarget:
         return self.table.metadata.last_column_id + 1
 
     def partitions(self) -> list[StoredPartition]:
-        """Return the present partition fields of the table. Older files may have other ones."""
+        """Return the present partition fields of the table. Older files may have been written with different partition
+        fields.
+        """
         return [StoredPartition(f.source_id, f.name, str(f.transform)) for f in self.table.metadata.spec().fields]
 
     def check_layout(self, layout: TableLayout) -> None:
@@ -279,7 +281,8 @@ class IcebergTarget:
     def commit(self, commit_metadata: CommitMetadata, plan: Callable[[], CommitContent]) -> None:
         """Commit the change that `plan` returns, with the vector. Does nothing if the table holds the vector already.
 
-        `plan` is called again if another writer was faster. Raises `FencedError` if that was a newer driver.
+        If another writer committed first, `plan` is called again. If that writer was a newer driver of this pipeline,
+        raises `FencedError`.
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             if not self.refresh():
@@ -301,9 +304,8 @@ class IcebergTarget:
                 return
 
     def replace_files(self, change: CommitContent) -> None:
-        """Commit a replacement of files by others with the same rows, based on the last `refresh`.
-
-        The commit has no epoch, and is not retried: it raises `CommitFailedException` if another writer was faster.
+        """Commit a replacement of files by files with the same rows, based on the last `refresh`. The commit has no
+        epoch. It is not retried: if another writer committed first, `CommitFailedException` is raised.
         """
         commit_properties = CommitProperties({MAINTENANCE_OF_SNAPSHOT: "compaction"})
         publish(self._catalog, self.table, self.files, change, commit_properties)
@@ -346,7 +348,8 @@ class IcebergTarget:
 def lacks_replaced(target: IcebergTarget, change: CommitContent, before: TableMetadata) -> bool:
     """Return True if it is certain that no snapshot has the files that `replace_files` tried to add.
 
-    Called after its `CommitFailedException`. `before` is the metadata before it. Refreshes the `target`.
+    Called after `replace_files` raised `CommitFailedException`. `before` is the metadata before that attempt. Refreshes
+    `target`.
     """
     if not target._catalog.refuses_for_certain or not target.refresh():
         return False

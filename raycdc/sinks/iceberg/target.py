@@ -1,13 +1,12 @@
-"""The verbs of `raycdc.sinks.steps` for an Iceberg table: they decide which files each commit adds and removes. `table`
-makes the commits. A change is planned against the table as it is when the commit is tried, and again if another writer
-was faster.
+"""The operations of a `raycdc.sinks.steps.Target` on an Iceberg table. They decide which files each commit adds and
+removes, and `table` makes the commits. Each attempt of a commit is planned on the table's newest version, so a plan is
+made again if another writer committed first.
 
 Schema changes are planned by field ids according to ``pipeline.schema_change``, and carried out in one commit with the
-vector. A column keeps its id as long as it is the same column, under any name and at any position: then the change
-affects metadata only. Data files are rewritten if rows get a value that no file has: a constant default, a type as
-which Iceberg cannot read the old values (a decimal's scale), a second column with the values of another.
-
-`raycdc.sinks.columns` plans the columns. A new column of an old name gets a new id.
+vector. `raycdc.sinks.columns` plans the columns. A column keeps its id when it is renamed or moved, so such a change
+affects metadata only. A new column gets a new id, even if an earlier column had its name. Data files are rewritten if
+rows get values that no file has. Examples are a constant default, a new scale of a decimal, and a copy of another
+column's values.
 """
 
 from __future__ import annotations
@@ -72,8 +71,8 @@ ICEBERG = lake_abilities("Iceberg", _stored)
 class EvolvedColumn:
     """A column of the table after the changes.
 
-    `origin` is the id of the column whose values it keeps. None: it is a new column, whose existing rows get `constant`
-    (as text) or null.
+    `origin` is the id of the present column whose values it keeps. None: it is a new column, and existing rows get
+    `constant` (as text) or null in it.
     """
 
     column: IcebergColumn
@@ -83,9 +82,8 @@ class EvolvedColumn:
 
 @dataclass(frozen=True, slots=True)
 class SchemaEvolution:
-    """The table's columns after the changes.
-
-    `emptied` says that its rows are removed, `rewritten` that its files are.
+    """The table's columns after the changes. `emptied` is True if its rows are removed, and `rewritten` if its data
+    files must be rewritten.
     """
 
     columns: tuple[EvolvedColumn, ...]
@@ -126,7 +124,7 @@ def _numbered(
 ) -> SchemaEvolution:
     """Return the plan with field ids.
 
-    A column keeps its id if its values can be read from the existing files. Otherwise it gets a new one.
+    A column keeps its id if its values can be read from the existing files. Otherwise it gets a new id.
     """
     here = {column.name: column for column in present}
     kept_by: dict[int, str] = {}
@@ -167,8 +165,9 @@ def _is_read_as(have: pa.DataType, want: pa.DataType) -> bool:
 #: them.
 REWRITE_IN_PROCESS_BYTES_MAX = 32 << 20
 
-#: Data files of up to the first size are rewritten together, up to the second size in total. The limits prevent
-#: combining files again and again, and copying more than a few megabytes for a changed row.
+#: Data files of up to the first size are rewritten together, up to the second size in total. The first limit prevents
+#: that the same rows are combined again and again. The second limit prevents that more than a few megabytes are copied
+#: for one changed row.
 SMALL_BYTES_MAX = 4 << 20
 TOGETHER_BYTES_MAX = 8 << 20
 
@@ -176,7 +175,8 @@ TOGETHER_BYTES_MAX = 8 << 20
 CRUMB_BYTES_MAX = 256 << 10
 SMALL_FILES_MAX = 16
 
-#: The names of data files that merges (`new_file`, with a number for each partition) and maintenance write.
+#: The pattern of the names of data files that merges (`new_file`, with a number for each partition) and maintenance
+#: write.
 _OURS = re.compile(r"(\d{10,}|upkeep)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(-\d{5,})?\.parquet")
 
 #: The prefix of names of files that belong to no table.
@@ -185,7 +185,7 @@ KEYS = "keys-"
 
 @dataclass(frozen=True, slots=True)
 class StagedIceberg:
-    """Results of a table's stage tasks, and the columns and partitions for which their files were written."""
+    """The results of a table's stage tasks, and the columns and partitions with which the files were written."""
 
     append: list[list[WrittenFile]] = field(default_factory=list)
     merge: list[CompactedFiles] = field(default_factory=list)
@@ -279,8 +279,8 @@ class IcebergSteps(Target):
     # -- changes, based on the table's present state
 
     def _noting(self, work: TableCommit, change: CommitContent) -> CommitContent:
-        """Return `change` with a note of the columns that the source dropped and the table keeps, unless the table has
-        that note.
+        """Return `change` with a table property added that lists the columns that the source dropped and the table
+        keeps. Return it unchanged if the table already has that property.
         """
         if not self._context.upsert:
             return change
@@ -317,7 +317,7 @@ class IcebergSteps(Target):
         bounds = KeyBounds(key, touched)
         files = table.data_files()
         many = small_files(files, table)
-        # Files are compared by their paths, so that all entries of a file that the table lists twice are handled
+        # Files are compared by their paths. If the table lists a file twice, both entries are therefore handled
         # together.
         chosen = many.union(file for file in files if bounds.may_have(file.lower_bounds, file.upper_bounds))
         old = [file for file in files if file in chosen]
@@ -416,10 +416,9 @@ class IcebergSteps(Target):
 
 
 def small_files(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile]:
-    """Return very small files that a merge rewrites even without a changed key, some megabytes at most.
-
-    They are of partitions that have many of them. Only files that raycdc wrote are included, because others may not be
-    readable.
+    """Return very small files that a merge rewrites although they have no changed key, some megabytes at most. They
+    belong to partitions with many very small files. Only files that raycdc wrote are included, because raycdc may be
+    unable to read other files.
     """
     now = table.table.metadata.default_spec_id
     each: dict[tuple[Any, ...], list[DataFile]] = {}
@@ -449,7 +448,8 @@ def paths_of(files: Iterable[DataFile], table: IcebergTarget) -> frozenset[str]:
 def together(files: Sequence[DataFile], table: IcebergTarget) -> list[list[DataFile]]:
     """Return the files that a merge may rewrite, in groups whose remaining rows become one file.
 
-    Small files of one partition are grouped; otherwise each commit would leave as many small files as it changed.
+    A group consists of small files of one partition. Without groups, each commit would leave as many small files as it
+    rewrote.
     """
     now = table.table.metadata.default_spec_id
     small, groups = [], []
@@ -515,5 +515,7 @@ def new_file(table: IcebergTarget, work: TableCommit) -> AnyPath:
 
 
 def scratch_path(table: IcebergTarget, work: TableCommit) -> AnyPath:
-    """Return a unique path for a file of a commit that belongs to no table. The next start removes leftovers."""
+    """Return a unique path for a temporary file of a commit, which belongs to no table. The next start deletes
+    remaining ones.
+    """
     return table.staging_folder / f"{KEYS}{work.epoch:010d}-{uuid.uuid4()}.parquet"

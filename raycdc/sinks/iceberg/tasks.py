@@ -1,6 +1,6 @@
 """The stage tasks of the Iceberg sink: they write data files from segments, and during a commit from other data files.
 
-A `TaskRunner` runs them in a Spark worker or in the driver process. Each writes files under the names it is given,
+A `TaskRunner` runs them in a Spark worker or in the driver process. Each task writes files under given names,
 completely and synced, and returns their descriptions. No file belongs to a table before a commit names it, so a task
 may run twice.
 """
@@ -63,7 +63,7 @@ class FileDestination:
 class CompactedFiles:
     """The last row of each key: data files with the rows that exist, and the file `keys` with all `rewritten` keys.
 
-    `truncated` says that no older row of the table remains.
+    `truncated` is True if no older row of the table remains.
     """
 
     files: list[WrittenFile]
@@ -76,8 +76,8 @@ class CompactedFiles:
 class RewrittenFiles:
     """The result of rewriting data files.
 
-    `went` says for each old file if it is replaced. `files` are the new ones: none if no row is left or no old file is
-    replaced. `carried` is the file with other writers' values of the removed rows.
+    `went` has True for each old file that is replaced. `files` are the new files; none if no row is left or no old file
+    is replaced. `carried` is the file with the values that removed rows had in other writers' columns.
     """
 
     went: list[bool]
@@ -102,7 +102,7 @@ class WriteRows(TableTask[list[WrittenFile]]):
 class CompactToDataFiles(TableTask[CompactedFiles]):
     """Writes the last row of each key: data files with the rows that exist, and the file `keys` with all keys.
 
-    If the target is `merged`, `keys` also says which keys the target must not have yet.
+    If the target is `merged`, `keys` also marks the keys that the target must not have yet.
     """
 
     into: FileDestination
@@ -130,7 +130,7 @@ class CompactToDataFiles(TableTask[CompactedFiles]):
 class WantedColumn:
     """A column of a rewritten file.
 
-    `origin` is its field id in the old file; None if its values are a `constant` or null.
+    `origin` is the field id of its values in the old file; None if its values are a `constant` or null.
     """
 
     column: IcebergColumn
@@ -140,10 +140,9 @@ class WantedColumn:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The keys of the rows to remove from data files of `target`; `files` are those that `CompactToDataFiles` wrote.
-
-    `alone` says that all rows are of one source table. Data files in `small_files` (their paths as texts) are rewritten
-    even if no row is removed.
+    """The keys of the rows to remove from data files of `target`. They are in `files`, which `CompactToDataFiles`
+    wrote. `alone` is True if all rows are of one source table. Data files whose paths (as texts) are in `small_files`
+    are rewritten even if no row is removed.
     """
 
     key: tuple[str, ...]
@@ -155,9 +154,8 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """Saves other writers' values when rows change: the columns of a table that its source never had.
-
-    They are written with the `key` into the file `path`, in the table's staging folder.
+    """An order to save values of changed rows in other writers' columns, that is, in columns that the source never had.
+    The values are written with the `key` to the file `path`, in the table's staging folder.
     """
 
     path: FileName
@@ -184,10 +182,10 @@ class Carry:
 class Rewrite(StageTask[RewrittenFiles]):
     """Rewrites the data files `paths`, of `size` bytes in total, with the `columns` and without `changed` rows.
 
-    The remaining rows of all files go into one file, in order, or into one for each partition. A file without a row to
-    remove is kept, unless it is in `small_files`. The columns `carry` of removed rows are saved. Raises `DataError` if
-    a row has a key that was marked as new, because it belongs to another source table or another row. `paths` contains
-    a path as often as the table lists the file.
+    The remaining rows of all files are written in order to one file, or to one file for each partition. A file without
+    a row to remove is kept, unless it is in `small_files`. The values of removed rows in the columns of `carry` are
+    saved. Raises `DataError` if a row has a key that is marked as new, because that row belongs to another source table
+    or to another source row. If the table lists a file several times, `paths` contains its path as often.
     """
 
     paths: tuple[FileName, ...]
@@ -260,9 +258,8 @@ class Together(StageTask[WrittenFile | None]):
 
 @dataclass(frozen=True, slots=True)
 class CarriedInto(StageTask[list[WrittenFile]]):
-    """Rewrites a data file of new rows with the values that the table's earlier rows had in other writers' columns.
-
-    `carried` are the files that `Rewrite` saved. Rows with a new key get null.
+    """Rewrites a data file of new rows. In other writers' columns, the rows get the values of the table's earlier rows,
+    from the files `carried` that `Rewrite` wrote. Rows with a new key get null.
     """
 
     file: WrittenFile

@@ -1,8 +1,10 @@
-"""The versions of a table's metadata in a warehouse of ``type = hadoop``: ``vN.metadata.json``, ``version-hint.text``.
+"""Reads and writes the versions of a table's metadata in a warehouse of ``type = hadoop``: ``vN.metadata.json`` and
+``version-hint.text``.
 
-The hint names the newest version or a slightly older one. Version N + 1 is created by an operation that fails if it
-exists: a ``link`` in a folder, a conditional put on an object store. The hint is written afterwards. A reader begins at
-the hint and continues while there is a next version, so nothing is lost if a writer dies in between.
+The file ``version-hint.text`` names the newest version or a slightly older one. Version N + 1 is created by an
+operation that fails if that version exists: a ``link`` in a folder, a conditional put on an object store. The hint is
+written afterwards. A reader begins at the version of the hint and continues while there is a next version, so nothing
+is lost if a writer dies before it writes the hint.
 
 Called by `raycdc.sinks.iceberg.catalog`. Names are relative to the warehouse. Thread-safe.
 """
@@ -32,9 +34,8 @@ class Versions(ABC):
     """
 
     def newest(self, folder: str) -> tuple[int, str] | None:
-        """Return the newest version of a table and its file; None if there is no table.
-
-        `folder` is that of its metadata.
+        """Return the newest version of a table and its file; None if there is no table. `folder` is the folder of the
+        table's metadata.
         """
         version = self._hint(folder)
         if version is None or self._file_of(folder, version) is None:
@@ -56,8 +57,8 @@ class Versions(ABC):
         name = f"{folder}/v{version}.metadata.json"
         if self._has(f"{folder}/v{version}.gz.metadata.json") or not self._put_if_absent(name, data):
             raise CommitFailedException(f"Version {version} was committed by another writer: {name}")
-        # The name of an old version may be free, because old versions are removed. A writer that was suspended must not
-        # use it.
+        # A suspended writer must not create a version that is older than the newest one. Its name may be free, because
+        # old versions are removed.
         if (newest := self._hint(folder)) is not None and newest > version + 1:
             self._delete(name)
             raise CommitFailedException(f"Version {version} is long gone: {name}")

@@ -1,12 +1,13 @@
-"""The database sink's interface to a server: sessions that each have one transaction, with the commit record and the
-rows.
+"""The database sink's interface to a server: sessions, each of which writes rows and the commit record in one
+transaction.
 
-`CommitTable` and `raycdc.sinks.jdbc.staging` are the same for all servers; `postgres` and `mysql` implement the rest.
-`sink` calls them on the driver, and `tasks` calls them wherever tasks run, to load rows into staging tables. A session
-belongs to one thread.
+`CommitTable` and `raycdc.sinks.jdbc.staging` are the same for all kinds of servers; `postgres` and `mysql` implement
+the rest. `sink` uses the interface on the driver. `tasks` uses it where tasks run, to load rows into staging tables. A
+session belongs to one thread.
 
-`CommitTable` has the records of targets in ``raycdc_commit``, one row per pipeline and target. A record only replaces
-older ones. A driver that commits to a target or alters it locks its row until the transaction ends.
+`CommitTable` has the records of targets in ``raycdc_commit``, one row per pipeline and target. A record never replaces
+a newer one. A driver that commits to a target, or alters it, locks the target's row in this table until the transaction
+ends.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ from raycdc.state.opaque import Positions
 
 
 class CommitTable:
-    """The commit records of all pipelines on a server, in one transaction.
-
-    `table` is the name of ``raycdc_commit`` in SQL.
+    """The table with the commit records of all pipelines on a server, used in one transaction. `table` is the name of
+    ``raycdc_commit`` in SQL.
     """
 
     def __init__(self, statements: StatementExecutor, dialect: SqlDialect, table: str) -> None:
@@ -42,15 +42,17 @@ class CommitTable:
         self._names = tuple(map(dialect.quote, TargetRecord.NAMES))
 
     def held(self, app_id: str, target: TableId, *, marker: Callable[[TableId], str | None]) -> TargetRecord | None:
-        """Return the record of `target`. `marker` shows if an intent was carried out (`TargetRecord.known`)."""
+        """Return the record of `target`. `marker` is the mark that the target bears; it shows if a recorded intent was
+        carried out (`TargetRecord.known`).
+        """
         return self._known(self._found(app_id, target), target, marker)
 
     def locked(self, app_id: str, target: TableId, *, marker: Callable[[TableId], str | None]) -> TargetRecord | None:
         """Return the record of `target` like `held`, and lock it until this transaction ends, even if there is no
         record yet.
 
-        No other session can then commit to `target` or alter it. Raises `SinkError` if another session has the lock for
-        a minute.
+        While the record is locked, no other session can commit to `target` or alter it. Raises `SinkError` if another
+        session has the lock for a minute.
         """
         rows = self._found(app_id, target, " FOR UPDATE")
         if not rows:
@@ -68,9 +70,8 @@ class CommitTable:
         return self._known(rows, target, marker)
 
     def is_free(self, app_id: str, target: TableId) -> bool:
-        """Return True if no other session has the record of `target` locked, within this session's lock timeout.
-
-        The transaction must be rolled back afterwards.
+        """Return True if no other session has the record of `target` locked. Waits for a lock up to the session's lock
+        timeout. The transaction must be rolled back afterwards.
         """
         try:
             self._found(app_id, target, " FOR UPDATE")
@@ -79,7 +80,11 @@ class CommitTable:
         return True
 
     def hold(self, app_id: str, target: TableId, held: TargetRecord, positions: Positions) -> None:
-        """Write the `locked` record. Raises `FencedError` if the existing one is of a newer driver or a later step."""
+        """Write the `locked` record. Raises `FencedError` if the existing record is of a newer driver or of a later
+        step.
+
+        Does not end the transaction.
+        """
         vector, dialect = held.vector, self._dialect
         given = [*held.row(), json.dumps(dict(positions)), app_id, str(target)]
         names = [*self._names, dialect.quote("positions")]
@@ -138,8 +143,8 @@ class CommitTable:
 
 #: How long to wait for another session's lock, because a replaced driver may be in its last commit.
 LOCK_TIMEOUT_S = 60
-#: The time after which the server ends an idle session of ours and frees its locks, so that a driver that was suspended
-#: in a commit, or whose machine is gone, does not block its successor.
+#: The time in seconds after which the server ends an idle session of raycdc and frees its locks. A driver that was
+#: suspended in a commit, or whose machine is gone, therefore does not block its successor.
 IDLE_TIMEOUT_S = 30
 
 _IMPLEMENTATIONS = {
@@ -167,9 +172,8 @@ class JdbcTables(Protocol):
         """
 
     def there(self, target: TableId) -> str | None:
-        """Return an identity that distinguishes the table from a later one with its name; None if there is no table.
-
-        The identity is empty if the server does not have one.
+        """Return an identity of the table, which a later table with the same name does not have; None if there is no
+        table. Empty if the server has no such identities.
         """
 
     def marker(self, target: TableId) -> str | None:
@@ -188,9 +192,8 @@ class JdbcTables(Protocol):
         """
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        """Adopt another writer's table, and add missing columns.
-
-        Raises `SinkError` if rows would be lost or changed.
+        """Adopt another writer's table, and add the columns that it lacks. Raises `SinkError` if rows would be lost or
+        changed.
         """
 
     def is_ours_alone(self, target: TableId, columns: Sequence[Column]) -> bool:
@@ -200,14 +203,15 @@ class JdbcTables(Protocol):
         """
 
     def untouched(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> str | None:
-        """Return the table's identity like `there`.
-
-        `columns` are those that the target was given, and `key` is the key by which rows are found. Raises
-        `TargetModifiedError` if a change by others would lose, change or merge rows.
+        """Return the table's identity like `there`, and check that other writers did not change the table. `columns`
+        are the columns that the pipeline gave the target, and `key` is the key by which rows are found. Raises
+        `TargetModifiedError` if such a change would lose, change or merge rows.
         """
 
     def alter(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str], marker: str) -> None:
-        """Apply `plan` to the target. `present` is its schema before, and `key` its key afterwards."""
+        """Apply `plan` to the target. `present` is the target's schema before the change, and `key` is its key
+        afterwards.
+        """
 
     def has_null(self, target: TableId, column: str) -> bool:
         """Return True if a row of the target has NULL in the column."""
@@ -221,8 +225,8 @@ class JdbcTables(Protocol):
 class DatabaseSession(Protocol):
     """One transaction. Changes without a `commit` are undone.
 
-    On MySQL, DDL commits itself and earlier changes. Methods of `tables` first check what the target has, so they can
-    be repeated.
+    On MySQL, a DDL statement commits itself and all earlier changes. Methods of `tables` can be repeated, because they
+    first check which changes the target already has.
     """
 
     #: True if a rollback undoes DDL, too.
@@ -241,13 +245,14 @@ class DatabaseSession(Protocol):
         """Return the staging tables."""
 
     def lacking(self, databases: Sequence[str]) -> list[str] | None:
-        """Return statements that grant missing permissions; None if the permissions are unknown.
-
-        The permissions are for the commit table's schema and the targets' `databases`.
+        """Return the statements that grant the missing permissions in the commit table's schema and the targets'
+        `databases`; None if the permissions of the account are unknown.
         """
 
     def is_prepared(self) -> bool:
-        """Return True if the commit table exists. Before the first run, only `tables.there` may be called."""
+        """Return True if the commit table exists. While it does not exist, before the first run, only `tables.there`
+        may be called.
+        """
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> TargetRecord | None:
         """Return the record of `target`.
@@ -258,10 +263,8 @@ class DatabaseSession(Protocol):
 
     def holders(self, app_id: str, target: TableId, *, wholly: bool) -> str:
         """Return a sentence about who has the target locked (`raycdc.sinks.jdbc.lock_holders`). The session must do
-        nothing else.
-
-        The pipeline's record of `target` is checked first. A session that has the record locked is the cause, and not
-        one that only reads the table.
+        nothing else. The pipeline's record of `target` is checked first: if a session has the record locked, the
+        sentence names that session, and not a session that only reads the table.
         """
 
     def commit(self) -> None: ...
@@ -293,7 +296,9 @@ class JdbcDatabase(Protocol):
         """Raise `SinkError` for columns that the server cannot have."""
 
     def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
-        """Return True if the change gives the column another type on this server. `key` says that it is in the key."""
+        """Return True if the change gives the column another type on this server. `key` is True if the column is in the
+        key.
+        """
 
     def load(
         self,
@@ -304,10 +309,9 @@ class JdbcDatabase(Protocol):
         *,
         flags: Sequence[str],
     ) -> int:
-        """Create the staging table `name` with all rows of `batches`, or none of them, and return their number.
-
-        The boolean columns `flags` are appended to the others. Raises `SinkError` for a value that the server cannot
-        hold.
+        """Create the staging table `name` with all rows of `batches`, and return their number. After an error, no row
+        is staged. The boolean columns `flags` come after the other columns. Raises `SinkError` for a value that the
+        server cannot hold.
         """
 
     def unrepresentable(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
@@ -321,7 +325,9 @@ class JdbcDatabase(Protocol):
 
 
 def open_database(address: Address) -> JdbcDatabase:
-    """Return the implementation for the kind of server. Its driver is only imported here."""
+    """Return the implementation for the kind of server. The client library of the server is imported only when this
+    function is called.
+    """
     module, _, name = _IMPLEMENTATIONS[address.kind].partition(":")
     try:
         implementation = getattr(importlib.import_module(module), name)

@@ -1,7 +1,7 @@
 """Finds which session has a target of a database locked.
 
-The sink uses it after a statement waited for minutes, to show the session, and to decide if only this target is
-blocked. The queries wait for no lock, or for one second (MySQL and MariaDB).
+If a statement has waited for minutes, the sink uses this module to name the session in a message, and to decide if only
+this target is blocked. The queries wait for no lock, or for one second (MySQL and MariaDB).
 
 | server | query |
 |---|---|
@@ -23,8 +23,8 @@ from raycdc.model import TableId
 _HOLDERS_SHOWN = 3
 #: The PostgreSQL locks that prevent writes by other sessions (its manual's table of conflicting lock modes).
 _NOBODY_WRITES = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
-#: Sessions that only read are included, because they delay a change of the columns. Our own sessions are not, because
-#: they end by themselves.
+#: The query finds sessions that only read, too, because they delay a change of the columns. It leaves out the sessions
+#: of raycdc, because they end by themselves.
 _OF_POSTGRES = """
 SELECT DISTINCT a.pid, coalesce(a.usename::text, ''), coalesce(a.application_name, ''), l.mode,
   coalesce(extract(epoch FROM now() - a.xact_start), -1)::bigint
@@ -68,7 +68,7 @@ def record_held(end: str) -> str:
 def postgres_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str:
     """Return a sentence about who has `target` locked; empty if it is free.
 
-    `wholly`: only locks that prevent all writes count.
+    If `wholly` is True, only locks that prevent all writes count.
     """
     found = [
         f"session {pid} of {user}{f' ({name})' if name else ''}{f', for {seconds} s' if seconds >= 0 else ''} ({mode})"
@@ -81,9 +81,8 @@ def postgres_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> 
 
 
 def mysql_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str:
-    """Return the sentence of `postgres_holders` for MySQL and MariaDB.
-
-    Row locks are only seen if the server lists them.
+    """Return the sentence of `postgres_holders` for MySQL and MariaDB. Row locks are found only if the server lists
+    them.
     """
     locked = False
     session.run("SET SESSION lock_wait_timeout = 1")

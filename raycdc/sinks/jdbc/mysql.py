@@ -1,20 +1,22 @@
 """MySQL and MariaDB as a target: multi-row INSERTs into staging tables, then set-based statements in one transaction.
 
-Rows become text column by column (`mysql_text`), and are sent as statements of a few megabytes in strict mode. This is
-the only way that every server permits: LOAD DATA LOCAL needs ``local_infile``, and turns wrong values into warnings.
+Rows become text column by column (`mysql_text`), and are sent as statements of a few megabytes in strict mode. Every
+server permits this. LOAD DATA LOCAL would need ``local_infile``, and it turns errors about values into warnings.
 
-DDL commits implicitly, so a lock of the record alone would not fence it. A session takes a named lock of the target
-(``GET_LOCK``) before it reads the record, and runs its DDL on the same connection. The lock survives the implicit
-commit, and is released with the connection, after a running statement has ended. Two drivers therefore never alter one
-target concurrently, and a driver that lost its connection cannot alter anything. The server ends a session that is idle
-for `IDLE_TIMEOUT_S`, so a suspended driver keeps no locks. Before the statement, the record gets the schema that the
-statement will leave. The statement puts ``raycdc IDENTITY:TARGET:EPOCH`` into the table's comment. Together they show
-that the statement was carried out, even if the driver died. The default of a new column is written to existing rows in
-the transaction of the record, which only replaces an older one.
+A DDL statement commits implicitly and so releases the lock of the record. The record's lock alone could therefore not
+keep a second driver from altering the target. A session first takes a named lock of the target (``GET_LOCK``), then
+reads the record, and runs its DDL on the same connection. The named lock survives the implicit commit. It is released
+when the connection ends, but not before a running statement has ended. Two drivers therefore never alter one target
+concurrently, and a driver that lost its connection cannot alter anything. The server ends a session that is idle for
+`IDLE_TIMEOUT_S`, so a suspended driver keeps no locks. Before a DDL statement, the driver writes the schema that the
+table will have afterwards to the record. The statement itself puts ``raycdc IDENTITY:TARGET:EPOCH`` into the table's
+comment. If the driver dies, its successor compares the record and the comment to find out if the statement was carried
+out. Then the default of a new column is written to existing rows, in the same transaction as the final record.
 
 *Galera*: the named lock is local to one node. Rows and record are exact on any node, because the cluster certifies the
-record's row. DDL is only fenced among drivers that use the same node, so ``sink.url`` should name one node, or a proxy
-that writes to one. If ``pxc_strict_mode`` forbids ``GET_LOCK``, the sink stops with the server's message.
+record's row. DDL of two drivers excludes each other only if both use the same node, so ``sink.url`` should name one
+node, or a proxy that writes to only one node. If ``pxc_strict_mode`` forbids ``GET_LOCK``, the sink stops with the
+server's message.
 
 `missing` finds the privileges that an account lacks in a database from the text of ``SHOW GRANTS``.
 """
@@ -53,8 +55,8 @@ from raycdc.sinks.jdbc.types import mysql_type, mysql_unrepresentable
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
 
-#: The privileges for tables that the sink creates, and for staging tables. Without the last one, an account does not
-#: see other users' triggers, which may change its rows.
+#: The privileges that the sink needs for its targets and staging tables. Without the last privilege, an account does
+#: not see other users' triggers, which may change its rows.
 NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "TRIGGER")
 
 _GRANT = re.compile(r"GRANT (?P<what>.+?) ON (?P<where>\S.*?) TO ", re.DOTALL)
@@ -64,7 +66,7 @@ _ROLE = re.compile(r"GRANT (?P<role>[`'].+?[`'](?:@[`'].*?[`'])?) TO ", re.DOTAL
 def missing(grants: Sequence[str], database: str) -> list[str] | None:
     """Return the privileges in `NEEDED` that the account lacks in `database`.
 
-    Returns None if it has privileges on single tables, which may be enough.
+    Returns None if the account has privileges on single tables, because these may be enough.
     """
     have: set[str] = set()
     single = False

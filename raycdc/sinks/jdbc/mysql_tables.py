@@ -2,8 +2,8 @@
 
 Each change is one statement that leaves a mark (`raycdc.sinks.jdbc.mysql` explains why). The mark is the end of the
 table's comment, after other users' text: `` raycdc MARKER`` for a statement of ours, or `` [raycdc]`` if the table was
-only adopted. A table with the same name and without a mark is a different one. No other property can show this that
-every account may read, and that survives a rebuild of the table.
+only adopted. A table with the same name and without a mark is a different table. A mark in the comment is used because
+every account may read it, and because it survives a rebuild of the table.
 """
 
 from __future__ import annotations
@@ -72,10 +72,8 @@ class MySqlTables:
         return not self._rows(f"SELECT 1 FROM {_name(target)} LIMIT 1")
 
     def _change(self, statement: str) -> None:
-        """Change a table's schema.
-
-        While the statement waits for sessions that read the table, new readers wait behind it. It therefore waits only
-        for a short time, and is retried.
+        """Change a table's schema. While the statement waits for sessions that read the table, new readers of the table
+        must wait, too. The statement therefore waits only for a short time, and is retried.
         """
         self._run(f"SET @raycdc = @@lock_wait_timeout, SESSION lock_wait_timeout = {CHANGE_LOCK_TIMEOUT_S}")
         self._run(statement)
@@ -248,7 +246,7 @@ def _identity(comment: str | None) -> str | None:
 def _comment(before: str, marker: str = "") -> str:
     """Return the clause that adds a mark to the comment `before` of a table.
 
-    The existing text is cut if there is no room.
+    The existing text is cut if the comment would be too long.
     """
     mark = f"raycdc {marker}" if marker else _ADOPTED
     words = _MARKED.sub("", before)[: _COMMENT_LENGTH_MAX - len(mark) - 1]
@@ -261,7 +259,7 @@ def definition(column: Column, key: Sequence[str], collation: str, *, is_null: b
     """Return the column's definition for a CREATE or ALTER statement."""
     kind = mysql_type(column.type, key=column.name in key)
     text = f" CHARACTER SET utf8mb4 COLLATE {collation}" if kind.startswith(("varchar", "longtext")) else ""
-    # On older servers, a TIMESTAMP column without NULL and a default would get the time of each update
+    # On older servers, a TIMESTAMP column that is NOT NULL and has no default is set to the time of each update
     # (explicit_defaults_for_timestamp).
     moment = " DEFAULT '2000-01-01 00:00:00'" if kind.startswith("timestamp") else ""
     takes = f" NOT NULL{moment}" if column.name in key or not is_null else " NULL"

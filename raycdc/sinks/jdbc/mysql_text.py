@@ -1,7 +1,5 @@
-"""Arrow columns as rows of a MySQL INSERT, made column by column; no Python object per row.
-
-The session must have ``NO_BACKSLASH_ESCAPES``, so that only quotes must be doubled, and utf8mb4. Called by `mysql`.
-Pure.
+"""Turns Arrow columns into the rows of a MySQL INSERT, column by column and without a Python object per row. The
+session must use utf8mb4 and ``NO_BACKSLASH_ESCAPES``, so that only quotes need escaping. Called by `mysql`. Pure.
 """
 
 from __future__ import annotations
@@ -86,9 +84,8 @@ def _quoted(text: pa.Array) -> pa.Array:
 
 
 def _bytes(column: pa.Array) -> pa.Array:
-    """Return each value as ``_binary'…'``, which no server takes for text.
-
-    In utf8mb4, a quote is never part of a character.
+    """Return each value as ``_binary'…'``, which no server takes for text. Quotes in the bytes can be doubled safely,
+    because in utf8mb4 a quote is never part of another character.
     """
     doubled = pc.replace_substring(column.cast(pa.large_binary()), b"'", b"''")
     opening, closing, nothing = (pa.scalar(text, pa.large_binary()) for text in (b"_binary'", b"'", b""))

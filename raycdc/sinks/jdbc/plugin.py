@@ -15,7 +15,8 @@ from raycdc.errors import SinkError
 from raycdc.model.rules.names import NAMES, NameRules
 from raycdc.plugins import Plugin
 
-#: The name of the table of commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
+#: The name of the table with commit records. It is in the database that the URL names (PostgreSQL: in its schema
+#: ``public``).
 COMMIT_TABLE = "raycdc_commit"
 #: The prefix of the names of staging tables.
 STAGE_PREFIX = "raycdc_stage_"
@@ -57,15 +58,17 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TaskAddress:
-    """An address without its password, and the name of the file that contains it (empty: none), as `as_private` writes
-    it.
+    """An address for tasks: without the password, but with the name of the file that contains it (empty: no password).
+    `as_private` writes that file.
     """
 
     address: Address
     password_file: str = ""
 
     def open(self) -> Address:
-        """Return the whole address, where the task runs. Raises `SinkError` if the password's file is missing."""
+        """Return the address with its password; called where the task runs. Raises `SinkError` if the password's file
+        is missing.
+        """
         path = self.password_file
         try:
             password = from_private(private_text(path)) if path else ""

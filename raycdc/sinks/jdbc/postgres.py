@@ -4,8 +4,8 @@ Staging tables are unlogged tables of the schema ``raycdc_stage``. A crash of th
 checks the number of their rows. DDL is part of the transaction, so a schema change is carried out completely or not at
 all.
 
-Idle connections of this process are kept. Opening a connection costs the server's check of the password and, with ADBC,
-reading its catalogue. This takes a tenth of a second, which is more than most epochs of a table take.
+Idle connections of this process are kept. Opening a connection takes a tenth of a second, because the server checks the
+password and ADBC reads the server's catalog. Most epochs of a table take less time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from raycdc.sinks.jdbc.types import postgres_type, postgres_unrepresentable
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
 
-#: The number of idle connections kept per database: as many as the epoch loop's threads and a stage use concurrently.
+#: The number of idle connections that are kept per database: the most that the threads of the epoch loop and a stage
+#: use concurrently.
 IDLE_MAX = 8
 
 _idle_lock = threading.Lock()
@@ -47,7 +48,9 @@ _idle: dict[tuple[int, Hashable], list[Any]] = {}
 
 
 def take_connection(key: Hashable, *, alive: Callable[[Any], bool]) -> Any:
-    """Return an idle connection that is `alive`, or None. It belongs to the caller until `keep_connection`."""
+    """Return an idle connection for which `alive` is True, or None. The connection belongs to the caller until the
+    caller passes it to `keep_connection`.
+    """
     while True:
         with _idle_lock:
             # A forked child must not use its parent's connections.
@@ -62,7 +65,7 @@ def take_connection(key: Hashable, *, alive: Callable[[Any], bool]) -> Any:
 def keep_connection(key: Hashable, connection: Any) -> bool:
     """Keep `connection`, which must not be in a transaction.
 
-    Returns False if there are enough, and the caller should close it.
+    Returns False if enough connections are kept; the caller then closes `connection`.
     """
     with _idle_lock:
         kept = _idle.setdefault((os.getpid(), key), [])
@@ -117,7 +120,8 @@ class PostgresDatabase:
 
     def prepare(self) -> None:
         with self.session() as session:
-            # Without the lock, two pipelines that start at the same time would both find no table, and one would fail.
+            # Without the lock, two pipelines that start at the same time would both find no table and try to create it,
+            # and one of them would fail.
             session.run("SELECT pg_advisory_xact_lock(728210)")
             session.run('CREATE SCHEMA IF NOT EXISTS "public"')
             session.run(f"CREATE SCHEMA IF NOT EXISTS {quote(STAGE_SCHEMA)}")

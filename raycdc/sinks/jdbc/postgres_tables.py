@@ -44,10 +44,8 @@ class PostgresTables:
         return not self._rows(f"SELECT 1 FROM {quote(target.db, target.table)} LIMIT 1")
 
     def _change(self, statement: str) -> None:
-        """Change a table's schema.
-
-        While the statement waits for sessions that read the table, new readers wait behind it. It therefore waits only
-        for a short time, and is retried.
+        """Change a table's schema. While the statement waits for sessions that read the table, new readers of the table
+        must wait, too. The statement therefore waits only for a short time, and is retried.
         """
         self._run(f"SET LOCAL lock_timeout = '{CHANGE_LOCK_TIMEOUT_S}s'")
         self._run(statement)

@@ -1,7 +1,8 @@
-"""Classifies a database's errors by their codes: they concern the table of the statement, or the server.
+"""Classifies a database's errors by their codes: an error concerns the table of the statement, or the whole server.
 
-If a retry may succeed, because a server shuts down or because of a deadlock, the error is a `SinkUnavailableError`; for
-another session's lock, it is a `SinkLockedError`. Every error that is not listed ends the run.
+If a retry may succeed, for example after a deadlock or a restart of the server, the error becomes a
+`SinkUnavailableError`. If another session holds a lock, it becomes a `SinkLockedError`. An error whose code is not
+listed here ends the run.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ _NEEDS = {
     "table": "SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON",
 }
 
-#: The places of values in messages of MySQL and MariaDB: before the name of a key or column, after "value:", and in
-#: quoted parts of a statement.
+#: Patterns of the values in messages of MySQL and MariaDB. Values stand before the name of a key or column, after
+#: "value:", and in quoted parts of a statement.
 _MYSQL_VALUES = re.compile(
     r"'.*'(?= for (?:key|column|function) )|(?<=value: )'.*'|(?<=out of range in )'.*'|(?<=near )'.*'(?= at line)"
     r"|(?<=value: )\".*\"",
@@ -114,8 +115,8 @@ _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
 
 
 def postgres_refusal(sqlstate: str, text: str = "") -> type[SinkError]:
-    """Return the error class for PostgreSQL's `sqlstate`; if that is empty because the connection is lost, for the
-    `text`.
+    """Return the error class for PostgreSQL's `sqlstate`. If the connection is lost and `sqlstate` is empty, `text`
+    decides.
     """
     if not sqlstate and _LOST.search(text):
         return SinkUnavailableError
@@ -134,8 +135,8 @@ def postgres_grant(sqlstate: str, text: str, user: str) -> str:
 def postgres_unreached(text: str) -> type[SinkError]:
     """Return the error class for a failure to connect.
 
-    A refusal by the server (FATAL) is permanent, unless its text says that a later attempt may succeed. A problem of
-    the certificate is permanent, too.
+    If the server refuses the connection (FATAL), or if the certificate has a problem, a retry cannot succeed. An
+    exception are refusals whose text says that a later attempt may succeed.
     """
     if _TLS_REFUSED.search(text):
         return SinkError
@@ -160,7 +161,7 @@ def advised(refusal: type[SinkError], text: str) -> SinkError:
 def without_value(text: str, code: int = 0) -> str:
     """Return a message of MySQL or MariaDB without quoted values of rows or statements.
 
-    The text of a trigger, which may contain anything, is replaced as a whole.
+    A text that a trigger raised may contain any value, so it is replaced as a whole.
     """
     if code == _SIGNAL:
         return "a trigger or routine there refuses the row"

@@ -1,10 +1,11 @@
 """Tables of a PostgreSQL, MySQL or MariaDB server, either equal to the source tables or holding their changelogs.
 
 Stage tasks load rows into staging tables of the target database: snapshot rows unchanged, and log rows compacted to the
-last row of each key. The commit of a table is one transaction. It locks the table's row in ``raycdc_commit``, checks
-that the epoch must be written and no newer driver has taken over, moves the staged rows by a few set-based statements,
-and writes epoch, step, generation and positions into that row. Rows and record are therefore always consistent. A
-suspended driver that wakes up finds a newer generation in the row and stops.
+last row of each key. The commit of a table is one transaction. It locks the table's row in ``raycdc_commit``. It checks
+that the target does not hold the epoch yet, and that no newer driver has taken over. It moves the staged rows to the
+target by a few set-based statements. Finally it writes epoch, step, generation and positions into the locked row. Rows
+and record are therefore always consistent. A suspended driver that wakes up finds a newer generation in the row and
+stops.
 
 | write | snapshot rows | log rows |
 |---|---|---|
@@ -13,12 +14,12 @@ suspended driver that wakes up finds a newer generation in the row and stops.
 | … of several source tables, or with another key | merge, if no key is taken | the same |
 | upsert, ``on_existing = "merge"`` | merge | merge |
 
-*Restored servers*: a failover to an older copy or a restore, while the driver runs, removes committed epochs. The sink
-remembers each target's newest vector, and commits nothing to a target that holds less.
+*Restored servers*: if the server fails over to an older copy or is restored while the driver runs, committed epochs are
+lost. The sink remembers each target's newest vector, and commits nothing to a target that holds an older one.
 
 *Crashes*: until the transaction ends, nothing of the epoch is in the target; the next commit of the target drops unused
-staging tables. DDL is part of the transaction (PostgreSQL), or is one statement that leaves a mark on the table, by
-which the next attempt recognizes it (MySQL, `mysql`).
+staging tables. On PostgreSQL, DDL is part of the transaction. On MySQL, it is one statement that leaves a mark on the
+table, by which the next attempt sees that the statement was carried out (`mysql`).
 
 Tables commit one by one: an epoch is atomic per table, not across tables. `check_sink` checks the account's permissions
 for ``raycdc check``, and creates nothing.
@@ -59,9 +60,8 @@ from raycdc.state.files.folder import private_file
 
 
 def check_sink(config: JdbcSinkConfig, targets: Sequence[TableId] = ()) -> list[CheckResult]:
-    """Return all findings. The tables in `targets` will be written.
-
-    MySQL's privileges on single tables are not checked, because they may be enough.
+    """Return all findings. `targets` are the tables that the pipeline will write. If an account of MySQL has privileges
+    on single tables, its privileges are not checked, because they may be enough.
     """
     address = config.address()
     way = readable_on_the_way(
@@ -107,8 +107,8 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         #: The file from which tasks read the password, readable only by this user.
         self._password_file: Path | None = None
         self._written = ""
-        #: For each target, True if snapshot rows may be appended. Staging reads it while another thread may be
-        #: committing.
+        #: For each target, True if snapshot rows may be appended. Staging reads this mapping while another thread may
+        #: be committing.
         self._appendable: dict[TableId, bool] = {}
         #: True once the commit table exists, which `open` creates.
         self._prepared = True
@@ -199,8 +199,8 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
     def _check_size(self, work: Work, columns: Sequence[Column], key: Sequence[str]) -> None:
         """Raise `ColumnsRefusedError` if the target or its staging table exceeds the server's limits.
 
-        The staging table has additional columns. Without this check, a target of maximal size would only accept rows
-        until the first change.
+        The staging table has additional columns. A target that just fits could therefore be created and get snapshot
+        rows, but no changes could be staged for it.
         """
         marks = 1 + bool(work.merged) if self._upsert else 0
         is_postgres = self._address.kind == "postgresql"

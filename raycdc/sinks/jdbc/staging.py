@@ -1,4 +1,4 @@
-"""Staging tables: moves their rows into a target, by set-based statements in one transaction.
+"""Moves the rows of staging tables into a target, by set-based statements in one transaction.
 
 The statements are the same for all kinds of servers, except for the parts in `SqlDialect`.
 """
@@ -29,9 +29,8 @@ class StatementExecutor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
-    """Rows of a staging table ``s`` to write to a table ``t``: those for which the condition `wanted` is true.
-
-    They have `columns`, some of which are the `key`. In an existing row, the columns `dropped_columns` become null.
+    """The rows of a staging table ``s`` that are written to a table ``t``. They are the rows for which the condition
+    `wanted` is true. They have `columns`, which include the `key`. In an existing row, `dropped_columns` become null.
     """
 
     table: str
@@ -75,7 +74,7 @@ class SqlDialect(Protocol):
     def upsert(self, rows: Upsert) -> Sequence[str]:
         """Return the statements that write the rows into the table.
 
-        Existing rows are found by its key, and by no other index.
+        Existing rows are found by the table's key, and by no other index.
         """
 
 
@@ -113,10 +112,9 @@ class StagedTable:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """The rows of an epoch for `target`, with `columns`, some of which are the `key`.
-
-    The rows of `append` are new. Those of `merge` may change existing rows, in which the columns `dropped_columns`,
-    which the source no longer has, become null.
+    """The rows of an epoch for `target`, with `columns`, which include the `key`. The rows of the tables in `append`
+    are new. The rows of the tables in `merge` may change existing rows. In changed rows, the columns that the source no
+    longer has (`dropped_columns`) become null.
     """
 
     target: TableId
@@ -141,8 +139,8 @@ class Staging:
         return count
 
     def take_out(self, rows: Incoming) -> None:
-        """Delete the rows with all changed keys from the target, so that unique values cannot collide when they are
-        inserted.
+        """Delete all rows with a changed key from the target, so that unique values cannot collide when the new rows
+        are inserted.
         """
         for table in rows.merge:
             self._delete(rows, table)
@@ -151,8 +149,8 @@ class Staging:
         """Insert the rows.
 
         Raises `KeyRefusedError` if a unique value collides with another row of the target, and `ReferenceRefusedError`
-        for a violated foreign key. With `deletes_last`, deletions come last, because rows may refer to each other, and
-        the server defers checks to the end of the transaction if it can.
+        for a violated foreign key. If `deletes_last` is True, deletions come last, because rows may refer to each
+        other. If the server supports it, constraint checks are deferred to the end of the transaction.
         """
         dialect = self._dialect
         if deletes_last and dialect.defer:

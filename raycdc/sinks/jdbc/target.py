@@ -1,12 +1,13 @@
-"""The verbs of `raycdc.sinks.steps` for a table of a database: each writes ``raycdc_commit`` in its own transaction.
+"""The operations of a `raycdc.sinks.steps.Target` on a table of a database. Each operation writes ``raycdc_commit`` in
+its transaction.
 
-DDL is in the transaction, too (PostgreSQL), or is one statement that leaves a mark on the table, by which the next
-attempt recognizes it (MySQL): if a table without a record has this epoch's mark, the statement was carried out and its
-record was not written.
+On PostgreSQL, DDL is part of that transaction. On MySQL, it is one statement that leaves a mark on the table. If a
+table has the mark of an epoch and no record of it, the statement was carried out and the driver died before it wrote
+the record.
 
-Columns of a target are NOT NULL if the source's are. Such a constraint of the pipeline describes the source and never
-rejects a row: if a row has NULL there nevertheless (a merged table, a zero date, a column that the source dropped), the
-constraint is removed. Tables of others keep their constraints, and get none.
+Columns of a target are NOT NULL if the source's are. The pipeline sets such a constraint only to describe the source.
+If a row has NULL in the column nevertheless (in a merged table, for a zero date, or after the source dropped the
+column), the constraint is removed and the row is written. The constraints of adopted tables are not changed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from raycdc.sinks.targets import is_of_pipeline, occupied_error
 def wished(work: TableCommit, *, upsert: bool) -> tuple[str, ...]:
     """Return the columns that should be NOT NULL, because the source's are.
 
-    They are none for a changelog, whose rows may be of any earlier schema.
+    A changelog has no such columns, because its rows may have any earlier schema.
     """
     return demanded(work.schema.columns, work.schema.primary_key) if upsert else ()
 
@@ -73,8 +74,8 @@ def required_after(
 ) -> tuple[str, ...]:
     """Return the columns that are NOT NULL after `planned`.
 
-    A column that was NOT NULL remains so if it still is at the source. A column that a change makes NOT NULL becomes so
-    if no row has NULL there. May scan a column of the target.
+    A column that was NOT NULL stays NOT NULL if its source column still is. A column that the source made NOT NULL
+    becomes NOT NULL if no row of the target has NULL in it. May scan a column of the target.
     """
     wishes = set(wished(work, upsert=upsert))
     altered = {change.name for change in work.changes if isinstance(change, AlterColumnTypeEvent)}
@@ -100,9 +101,8 @@ def required_after(
 
 
 def loosen(session: DatabaseSession, target: TableId, held: TargetRecord, after: TargetRecord) -> None:
-    """Remove the NOT NULL constraints that `held` has and `after` has not.
-
-    This is part of the transaction in PostgreSQL; in MySQL, the statement ends the transaction.
+    """Remove the NOT NULL constraints that are in `held` and not in `after`. On PostgreSQL this is part of the
+    transaction; on MySQL the statement ends the transaction.
     """
     columns = [c for c in held.columns if c.name in held.demands and c.name not in after.demands]
     session.tables.loosen(target, columns)
@@ -117,10 +117,9 @@ class StagedJdbc:
 
 
 class JdbcSteps(Target):
-    """A table of a database and its row of ``raycdc_commit``.
-
-    If it `writes`, `session` has locked the row. `prepared` says that the server has the commit table, which is missing
-    only if the sink is inspected before the first run.
+    """The operations on a table of a database and on its row of ``raycdc_commit``. If `writes` is True, `session` has
+    locked the row. `prepared` is True if the server has the commit table; it is missing only if the sink is inspected
+    before the first run.
     """
 
     def __init__(
@@ -168,8 +167,8 @@ class JdbcSteps(Target):
         if epoch is not None and self._is_of(marker, epoch):
             return UnfinishedTarget(vector)
         if held is not None and marker.startswith(marker_of(app_id, self.name, "")) and tables.is_empty(self.name):
-            # It was created for an epoch that was dropped, possibly with another schema; no row was ever committed to
-            # it.
+            # The table was created for an epoch that was dropped, possibly with a different schema. No row was ever
+            # committed to it.
             return UnfinishedTarget(vector)
         owners = session.commits.owners(self.name) if self._prepared else {}
         others = [(owner, made) for owner, made in owners.items() if owner != app_id]
@@ -278,8 +277,8 @@ class JdbcSteps(Target):
     def _put(self, rows: Incoming, held: TargetRecord, *, emptied: bool) -> None:
         """Insert the rows.
 
-        If a row has a unique value that another row gives up later in the epoch, changed rows are deleted first. If
-        rows refer to each other, deletions come last.
+        If the insert fails because a unique value still belongs to another row that the epoch changes, all changed rows
+        are deleted first. If it fails because rows refer to each other, deletions come last.
         """
         staging, tables = self._session.staging, self._session.tables
         try:
@@ -338,10 +337,9 @@ class JdbcSteps(Target):
         self._held = held
 
     def _restart_transaction(self, held: TargetRecord) -> bool:
-        """Roll back, and begin a new transaction in which the NOT NULL constraints that `held` has lost are removed
-        again.
-
-        Return True if the record is still as this process left it, so that no other driver has written meanwhile.
+        """Roll back, and begin a new transaction. In the new transaction, again remove the NOT NULL constraints that
+        are not in `held` any more. Return True if the record is still as this process left it, that is, if no other
+        driver has written meanwhile.
         """
         session, before = self._session, self._held
         session.rollback()
@@ -352,8 +350,8 @@ class JdbcSteps(Target):
         return True
 
     def _emptied(self, held: TargetRecord) -> TargetRecord:
-        """Prepare the removal of all rows, including those of other pipelines, and return the record of the emptied
-        target.
+        """Prepare the removal of all rows, including the rows of other pipelines, and return the record that the
+        emptied target will have.
 
         Raises `TargetExistsError` if other writers' rows may not be removed.
         """
@@ -374,7 +372,9 @@ class JdbcSteps(Target):
 
 
 def is_same(held: TargetRecord, planned: DatabasePlan, key: Sequence[str], database: JdbcDatabase) -> bool:
-    """Return True if `planned` changes nothing of the target's columns and constraints. `key` is the new key."""
+    """Return True if `planned` changes nothing of the target's columns and constraints. `key` is the key after the
+    changes.
+    """
 
     def retyped(old: Column, new: Column) -> bool:
         return database.retyped(old, new, key=new.name in key)
@@ -384,7 +384,9 @@ def is_same(held: TargetRecord, planned: DatabasePlan, key: Sequence[str], datab
 
 
 def untouched(target: TableId, held: TargetRecord, session: DatabaseSession, *, upsert: bool) -> str | None:
-    """Return the table's identity. Raises `TargetModifiedError` if the table is not as `held` says (`JdbcTables`)."""
+    """Return the table's identity. Raises `TargetModifiedError` if the table differs from the record `held`
+    (`JdbcTables.untouched`).
+    """
     columns = target_columns(TableSchema(held.columns, held.key), changelog=not upsert)
     return session.tables.untouched(target, columns, held.key if upsert else ())
 
@@ -392,8 +394,9 @@ def untouched(target: TableId, held: TargetRecord, session: DatabaseSession, *, 
 def cause_of(
     error: SinkError, target: TableId, held: TargetRecord, session: DatabaseSession, *, upsert: bool
 ) -> TargetModifiedError | None:
-    """Return the error about what others did to the table, which may be why the server refused a statement; None if the
-    table is as `held` says, or the server cannot be asked. Rolls back.
+    """Return an error about changes that other writers made to the table, because such a change may be the reason why
+    the server refused a statement. Return None if the table agrees with the record `held`, or if the server does not
+    answer. Rolls back.
     """
     if isinstance(error, SinkUnavailableError):
         return None

@@ -1,7 +1,7 @@
 """The stage task of the database sink: it loads segments into one staging table.
 
-A task that runs twice creates two tables with unique names. The commit uses the one that was returned to it, and a
-later commit of the target drops the other.
+A task that runs twice creates two tables with unique names. The commit uses the table whose name it got as the task's
+result, and a later commit of the target drops the other table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class LoadStagingTable(TableTask[StagedTable]):
     """Loads rows into a staging table whose name begins with `prefix`.
 
     The `mode` is ``"append"`` for unchanged rows, ``"changelog"`` for events, or ``"merge"`` for the last row of each
-    key. `target` is for errors only. `merged` is set for merged rows of several tables, or of one under another key.
+    key. `target` is used in errors only. `merged` is set if the rows are of several source tables, or if a transform
+    gives them another key.
     """
 
     target: str

@@ -1,4 +1,5 @@
-"""Column types in PostgreSQL and MySQL/MariaDB for logical types. Every value arrives unchanged, or an error names it.
+"""Maps logical types to column types of PostgreSQL and MySQL/MariaDB. Every value arrives unchanged, or is refused with
+an error.
 
 | kind | PostgreSQL | MySQL, MariaDB |
 |---|---|---|
@@ -20,11 +21,11 @@
 | TIME | text as the source prints it: a duration, not a time of day | time(6) |
 
 The server itself refuses a value that it cannot hold (a date beyond its range, a NUL) while rows are staged, before
-anything of the epoch is visible; the error names table and column. Pure; called by `postgres` and `mysql`.
-
-`postgres_unrepresentable` and `mysql_unrepresentable` then find such values by the server's rules, without asking the
-server. They only find values that every server of a kind refuses. If a refusal depends on the server (a key that is too
-long for its index, a constraint, a range that is wider in newer versions), the table is parked.
+anything of the epoch is visible; the error names table and column. Pure; called by `postgres` and `mysql`. After such
+an error, `postgres_unrepresentable` and `mysql_unrepresentable` find the rows with such values by the rules of the kind
+of server, without a query. They find only values that every server of this kind refuses. If a value is refused by only
+some servers (because a key is too long for the index, because of a constraint, or because newer versions have a wider
+range), the table is parked.
 """
 
 from __future__ import annotations
@@ -43,10 +44,9 @@ from raycdc.sinks.rows import reasons
 
 
 def demanded(columns: Sequence[Column], key: Collection[str]) -> tuple[str, ...]:
-    """Return the columns, without those of the `key`, that are NOT NULL in a target because they are so at the source.
-
-    Dates and times are always nullable, because an invalid one (``0000-00-00``) arrives as NULL, and a NOT NULL column
-    of MySQL may contain it.
+    """Return the columns outside of the `key` that are NOT NULL in a target because they are NOT NULL at the source.
+    Dates and times are always nullable: a NOT NULL column of MySQL may contain an invalid date (``0000-00-00``), which
+    arrives as NULL.
     """
     return tuple(c.name for c in columns if not (c.nullable or c.name in key or c.type.kind in _MOMENTS))
 
@@ -92,7 +92,7 @@ _POSTGRES: dict[TypeKind, str] = {
 def mysql_type(logical: LogicalType, *, key: bool) -> str:
     """Return the column type in the spelling of ``information_schema``.
 
-    Raises ValueError if there is none, with a text that follows the column's name.
+    If there is no such type, raises ValueError; its text continues a sentence that begins with the column's name.
     """
     wide = wide_decimal(logical)
     match logical.kind:
@@ -115,8 +115,8 @@ def mysql_type(logical: LogicalType, *, key: bool) -> str:
 def postgres_keeps(have: str, want: str) -> bool:
     """Return True if a column of type `have` stores each value of type `want` unchanged, or rejects it with an error.
 
-    An assignment rounds, cuts and pads without an error elsewhere (the manual's "Assignment Casts", ``numeric``,
-    ``character``). Both types are spelled as by ``format_type``.
+    If the types differ, PostgreSQL may round, cut or pad an assigned value without an error (see "Assignment Casts",
+    ``numeric`` and ``character`` in its manual). Both types are spelled as ``format_type`` spells them.
     """
     if have == want or (have in _POSTGRES_ANY and want in _POSTGRES_ANY[have]):
         return True
@@ -127,8 +127,8 @@ def postgres_keeps(have: str, want: str) -> bool:
 def mysql_keeps(have: str, want: str) -> bool:
     """Return True if a column of type `have` stores each value of type `want` unchanged, or rejects it with an error.
 
-    The session is in strict mode, which rejects numbers out of range; but decimals and times are rounded, and spaces at
-    the end of texts are cut, without an error. Both types are spelled as by ``information_schema``.
+    The session is in strict mode, which rejects numbers out of range. Strict mode still rounds decimals and times, and
+    cuts spaces at the end of texts, without an error. Both types are spelled as ``information_schema`` spells them.
     """
     if have == want or {have, want} <= _MYSQL_MOMENTS or (have, want) == ("double", "float"):
         return True
@@ -237,7 +237,7 @@ def mysql_unrepresentable(
 ) -> pa.Array:
     """Return for each of `rows` the reason why a MySQL or MariaDB server can never hold it, or null.
 
-    The server accepts statements with values of up to `bytes_max`.
+    `bytes_max` is the size of the largest value that the server accepts in a statement.
     """
 
     def bad() -> Iterator[tuple[pa.Array, str]]:

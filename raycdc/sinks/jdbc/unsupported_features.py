@@ -1,13 +1,14 @@
 """Finds features of a table with which its server would silently lose, change, merge or duplicate written rows.
 
-There is one list of demands for each server: `postgres_unsupported` and `mysql_unsupported`. It is checked when another
+`postgres_unsupported` and `mysql_unsupported` search a table for such features. The search is made when another
 writer's table is adopted (``pipeline.on_existing = "merge"``), at each start, before each change of the table's
-columns, after a refused statement, and at the end of each commit's transaction. Adding such a feature waits for that
-transaction, so a feature that could have affected the rows is found, and the rows are rolled back. Foreign keys, unique
-indexes and CHECKs are harmless, because they reject rows with an error. So are a trigger that acts on other tables
-only, and a type of which the server stores each value unchanged or rejects it (`raycdc.sinks.jdbc.types`).
+columns, after a refused statement, and at the end of each commit's transaction. A statement that adds such a feature
+waits until the commit's transaction ends. A feature that could have affected the rows is therefore found by the last
+search, and the rows are rolled back. Foreign keys, unique indexes and CHECKs are harmless, because they reject rows
+with an error. So are a trigger that acts on other tables only, and a type of which the server stores each value
+unchanged or rejects it (`raycdc.sinks.jdbc.types`).
 
-The functions are called with the session's `rows`.
+The functions send queries through the session's `rows`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class TableRequirements:
     """The requirements for the columns of a target: their `types` by name, as the server spells them, and the `key`, by
     which rows are found (empty: a changelog).
 
-    `adopts`: the table is another writer's, and nothing of this pipeline is in it yet. It must then have no other
-    unique index that merges rows. Its types are compared elsewhere.
+    `adopts` is True if another writer's table is about to be adopted and has no rows of this pipeline yet. In that
+    case, the table must have no further unique index that would merge rows, and its types are compared elsewhere.
     """
 
     types: Mapping[str, str]
@@ -44,9 +45,8 @@ class TableRequirements:
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedFeature:
-    """A feature that is not supported: the table `does` something, and `way` is the solution.
-
-    Both are parts of a sentence.
+    """A feature that is not supported: `does` says what the table does because of it, and `way` is the solution. Both
+    are parts of a sentence.
     """
 
     does: str
@@ -71,8 +71,9 @@ def postgres_unsupported(
 ) -> tuple[str, UnsupportedFeature | None]:
     """Return the oid of `relation` (empty: there is no such table), and its first unsupported feature.
 
-    It is called in each commit. It therefore reads flags in the catalog (the manual's "pg_class"), which say that a
-    table has, or once had, a feature that acts on rows, and reads the features themselves only if a flag is set.
+    The function is called in each commit, so it must be fast. It first reads flags in the catalog ("pg_class" in the
+    manual). A flag is set if the table has, or once had, a feature that acts on rows. The features themselves are read
+    only if a flag is set.
     """
     found = rows(
         "SELECT oid::text, relpersistence <> 'p' OR relrowsecurity OR relhasrules OR relhassubclass OR relhastriggers, "
@@ -141,7 +142,8 @@ def _postgres_acting(rows: Rows, relation: str) -> UnsupportedFeature | None:
     return UnsupportedFeature(does, "DROP TRIGGER, or let its function write to other tables only")
 
 
-#: The condition for triggers of table `c` that fire for our statements, which depends on session_replication_role.
+#: The SQL condition for triggers of the table `c` that fire for statements of raycdc. It depends on
+#: session_replication_role.
 _FIRES = (
     "tgrelid = c.oid AND NOT tgisinternal AND tgenabled IN "
     "('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END)"
@@ -149,7 +151,7 @@ _FIRES = (
 
 
 def _writes_to(body: str, schema: str, table: str) -> bool:
-    """Return True if the text of a trigger's function has a statement that writes to the table, or that is put together
+    """Return True if the text of a trigger's function has a statement that writes to the table, or builds a statement
     from the name of the trigger's table.
     """
     location = rf'(?:"?{re.escape(schema)}"?\s*\.\s*)?"?{re.escape(table)}"?(?![\w$"])'
@@ -186,9 +188,10 @@ def mysql_unsupported(
 ) -> tuple[str | None, UnsupportedFeature | None]:
     """Return the comment of a table (None: there is no such table), and its first unsupported feature.
 
-    `exact` returns the collations that distinguish all texts, best first. It takes three queries, because it is called
-    in each commit, and more only if there is a feature. An account only sees triggers if it has the privilege TRIGGER,
-    which ``raycdc check`` therefore requires. A trigger AFTER a row cannot write to its own table there.
+    `exact` returns the collations that distinguish all texts, best first. The function is called in each commit, so it
+    makes only three queries, and more only if there is such a feature. An account sees triggers only if it has the
+    privilege TRIGGER, which ``raycdc check`` therefore requires. Triggers AFTER a row are harmless, because MySQL does
+    not let them write to their own table.
     """
     location = (target.db, target.table)
     found = rows(

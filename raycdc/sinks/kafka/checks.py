@@ -1,6 +1,7 @@
 """Checks that this user may write a pipeline's topics in transactions, without creating a topic or a message.
 
-Used by ``raycdc check``. It initialises a transactional producer under a separate id, which fences no other producer.
+Used by ``raycdc check``. The check initialises a transactional producer under an id of its own, so it fences no other
+producer.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
 def _colliding(admin: AdminClient, topics: Mapping[str, str], there: Container[str]) -> dict[str, CheckResult]:
     """Return the finding about each of `topics` (name → table) whose name collides with another topic's.
 
-    Their metric names would be equal (Kafka's `Topic.hasCollision`).
+    Names that differ only in '.' and '_' collide, because their metrics would have the same name (Kafka's
+    `Topic.hasCollision`).
     """
     owners: dict[str, str] = {}
     # An existing topic keeps its name. Among new topics, a run creates the first.
@@ -108,8 +110,7 @@ def _metric(topic: str) -> str:
 
 def _refuses_collisions(admin: AdminClient) -> bool | None:
     """Return True if the brokers refuse names that differ only in '.' and '_', as Apache Kafka does; None if unknown.
-
-    Tested with a topic that exists in every cluster with transactions.
+    The test uses the name of a topic that exists in every cluster with transactions.
     """
     new = NewTopic(_COLLIDES, num_partitions=1)
     try:
@@ -190,8 +191,7 @@ def _writable(config: KafkaSinkConfig, admin: AdminClient, name: str, operations
 def _creatable(
     config: KafkaSinkConfig, admin: AdminClient, name: str, partitions: int, *, table: str = ""
 ) -> CheckResult:
-    """Check that the topic can be created, by a creation that brokers only validate.
-
+    """Check that the topic can be created, by a request to create it that brokers validate and do not carry out.
     `table` is the table that the topic is for; empty if the topic is for all tables.
     """
     new = NewTopic(name, num_partitions=partitions, replication_factor=config.replication_factor)

@@ -6,20 +6,20 @@
 | `stage` | nothing, because the task that opens a transaction must also commit it |
 | `commit` | tasks read the segments, encode, and write messages and their record in one transaction each |
 
-An epoch of a table is one task if it is small or its topic has one partition; messages are then in the order of the
-log. Otherwise its keys are divided among tasks (*parts*), each with its own identity and record. The number of parts is
-first written to the table's record, then the parts are written, and finally the table's record ends the epoch. After a
-crash in between, the target holds a part of the epoch (`STEP_APPEND`), and the missing parts are written from the same
-segments.
+If an epoch of a table is small, or its topic has one partition, one task writes the epoch, with messages in the order
+of the log. Otherwise the keys of the epoch are divided among several tasks, its *parts*. Each part has an identity and
+a record of its own. The number of parts is first written to the table's record, then the parts are written, and finally
+the table's record ends the epoch. After a crash in between, the target holds a part of the epoch (`STEP_APPEND`), and
+the missing parts are written from the same segments. Before the record of a target is read from the cluster, all of its
+other writers are fenced (`tasks`). All changes of a key are written by one task in order, and have the same message
+key, so they are in order in one partition.
 
-The record of a target is read from the cluster after fencing all of its other writers (`tasks`). All changes of a key
-are written by one task in order, and have the same message key, so they are in order in one partition.
+`OffsetRecordRenewer` preserves the commit records of tables without changes. A record is the offset of a consumer
+group, and brokers forget a group's offset ``offsets.retention.minutes`` (7 days by default) after the last commit. A
+thread of the driver therefore writes records again that are getting old. Each is written in a transaction of its
+target, so that a driver that was replaced cannot restore an old record.
 
-`OffsetRecordRenewer` preserves the commit records of tables without changes. Brokers forget a group's offsets
-``offsets.retention.minutes`` (7 days by default) after the last commit. A thread of the driver therefore writes older
-records again, each in its own transaction, so that a driver that was replaced cannot restore an old one.
-
-`Topics` are the topics of a cluster.
+`Topics` has the topics of a cluster.
 """
 
 from __future__ import annotations
@@ -83,9 +83,8 @@ POLL_EVERY_S = 300.0
 
 
 class OffsetRecordRenewer:
-    """Renews commit records; see the module's docstring.
-
-    `using` may be called by any thread, one at a time per table.
+    """Renews commit records; see the module's docstring. `using` may be called by any thread, but only one thread at a
+    time per table.
     """
 
     def __init__(self) -> None:
@@ -99,7 +98,7 @@ class OffsetRecordRenewer:
 
     @contextlib.contextmanager
     def using(self, table: TableId, target: KafkaTarget, *, writes: bool) -> Iterator[None]:
-        """Lock the table's record during the block. `writes` says that the block writes it."""
+        """Lock the table's record during the block. `writes` is True if the block writes the record."""
         with self._changing:
             lock = self._locks.setdefault(table, threading.RLock())
         with lock:
@@ -137,9 +136,8 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class Topics:
-    """The topics of a cluster: their partitions and ids, and if they have messages.
-
-    Raises `SinkError` if the cluster does not answer.
+    """The topics of a cluster: it returns their partitions and ids, checks if they have messages, and creates topics.
+    Methods raise `SinkError` if the cluster does not answer.
     """
 
     def __init__(self, config: KafkaSinkConfig, properties: dict[str, str]) -> None:
@@ -175,9 +173,8 @@ class Topics:
         return {name: list(topic.partitions) for name, topic in topics.items()}
 
     def id_of(self, topic: str) -> str:
-        """Return an identity that distinguishes the topic from a later one of its name.
-
-        Empty if the cluster has none.
+        """Return an identity of the topic, which a later topic with the same name does not have. Empty if the cluster
+        has no such identities.
         """
         try:
             (asked,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
@@ -217,7 +214,8 @@ class Topics:
             raise topic_error(KafkaTarget(self._properties, partitions[0].topic, ""), cause.args[0]) from cause
 
 
-#: The most parts of an epoch. Each part reads all segments, and is a transaction for which readers wait.
+#: The most parts of an epoch. More parts cost more, because each part reads all segments, and readers wait for its
+#: transaction.
 PARTS_MAX = 8
 
 
@@ -325,8 +323,8 @@ class KafkaSink(Sink):
             self._topics.create(topic, self._config.partitions)
         barred = 0
         with self._using(work.target, writes=True):
-            # Repeat until no new parts appear: another driver may plan more of them until the table's tombstone is
-            # written.
+            # Repeat until no new parts appear: until the table's tombstone is written, another driver may plan more
+            # parts.
             while (most := self._bar(work, None, barred=barred)) > barred:
                 for number in range(barred, most):
                     self._bar(work, number)
@@ -353,9 +351,8 @@ class KafkaSink(Sink):
         return self._keeper.using(table, self._target(table), writes=writes)
 
     def _parts_worth(self, work: TableCommit) -> int:
-        """Return the number of parts in which the epoch should be written.
-
-        If parts were planned already, that plan is kept.
+        """Return the number of parts in which the epoch should be written. It is only a proposal: if parts were planned
+        already, that plan is kept.
         """
         wanted = partitions_for(work.input_bytes, worth_bytes=self._config.task_bytes, most=PARTS_MAX)
         if wanted == 1 or not work.schema.primary_key:
@@ -380,9 +377,10 @@ class KafkaSink(Sink):
         return replace(target, digests=digests)
 
     def _is_ours(self, topic: str, target: TableId) -> bool:
-        """Return True if the topic was claimed, or need not be claimed.
+        """Return True if the topic was claimed for this pipeline, or need not be claimed.
 
-        Raises `SinkError` for a topic with messages to which this pipeline never wrote, unless that is allowed.
+        Raises `SinkError` if the topic has messages and this pipeline never wrote to it, unless
+        ``pipeline.on_existing`` allows that.
         """
         if self._config.shared or self._context.on_existing == "merge" or self.committed(target) is not None:
             return True
@@ -394,10 +392,9 @@ class KafkaSink(Sink):
         return False
 
     def _claim(self, topic: str, work: TableCommit) -> None:
-        """Record, before the first message, that the topic is ours and holds nothing of this epoch.
-
-        Otherwise the remains of a transaction that this driver's death aborted would look like another writer's
-        messages.
+        """Record, before the first message, that the topic belongs to this pipeline and holds nothing of this epoch. If
+        this driver dies, its aborted transaction leaves offsets in the topic, which would otherwise look like another
+        writer's messages.
         """
         self._run(self._no_changes(work, CommitVector(work.epoch - 1, STEP_LAST, work.generation)))
 

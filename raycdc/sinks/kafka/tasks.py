@@ -10,11 +10,11 @@
 
 *The table's record decides about the epoch*: it is at `STEP_LAST` if all parts are. An epoch is planned before its
 first part is written, so the table's record, read after fencing its writers, shows every part that may exist. The plan
-is kept even if a later version or configuration would choose another one.
+is kept even if a later version or configuration of raycdc would choose another number of parts.
 
-A part reads the table's record after it fenced its own writers. To end the epoch in another way (by barring it, or by
-going on without lost rows), each part is barred first. A suspended part therefore finds one of the two records, or is
-fenced.
+A part first fences its own other writers, and then reads the table's record. An epoch may also end without its parts:
+it is barred by tombstones, or completed without lost rows. In this case each part gets its tombstone first, and the
+table's record is written last. A suspended part therefore finds one of the two records, or it is fenced.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from raycdc.state.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, Commit
 #: The section ``sink.format``: its type, and the options of that type.
 FormatSection = Mapping[str, JsonValue]
 
-#: Schema changes that sources also write as a truncation among the rows, unless the change is left out. The row does
-#: not show which of the two changes it is, so a truncation is only left out if both are.
+#: The types of schema changes for which sources also write a truncation among the rows. The truncation does not show
+#: which of the two types caused it, so truncations are left out only if both types are left out.
 EMPTYING = frozenset({"truncate_table", "drop_table"})
 
 _STORED = ("_op", "_seq", "_ts_ms", "_pos")
@@ -59,7 +59,9 @@ _STORED = ("_op", "_seq", "_ts_ms", "_pos")
 
 @dataclass(frozen=True, slots=True)
 class TopicTask(StageTask[ResultT_co]):
-    """A transaction that brings `target`, a topic of `table`, to the vector `goal`, unless it holds that already."""
+    """A transaction that brings `target`, a topic of `table`, to the vector `goal`, unless the target already holds
+    that vector.
+    """
 
     target: KafkaTarget
     goal: CommitVector
@@ -68,7 +70,7 @@ class TopicTask(StageTask[ResultT_co]):
 
 @dataclass(frozen=True, slots=True)
 class EpochMessages:
-    """The rows of an epoch, and the format in `section` (``sink.format``) of their messages.
+    """The rows of an epoch, and the format of their messages in `section` (``sink.format``).
 
     Schema changes of the types in `left_out` get no message.
     """
@@ -82,7 +84,7 @@ class EpochMessages:
 class WrittenMessages:
     """The result of writing an epoch: the number of messages.
 
-    If the epoch is in several `parts`, this is their number, and no message was written.
+    If the epoch is written in several parts, `parts` is their number, and no message was written.
     """
 
     messages: int
@@ -93,7 +95,7 @@ class WrittenMessages:
 class WriteEpoch(TopicTask[WrittenMessages]):
     """Writes the rows of one table and epoch as messages, unless the target already holds them.
 
-    If the epoch was planned in parts before, nothing is written, and their number is returned.
+    If the epoch was already planned in parts, nothing is written, and the number of parts is returned.
     """
 
     messages: EpochMessages
@@ -163,8 +165,8 @@ class WritePart(TopicTask[int]):
         goal, table = self.goal, self.table
         with TransactionalProducer(self.target.part(self.number)) as transactions:
             ours = transactions.held()
-            # The table's record is read last; see the module's docstring. A part's tombstone only counts if the table
-            # has one, too.
+            # The table's record is read last; see the module's docstring. A part's tombstone counts only if the table
+            # has a tombstone, too.
             barred = ours is not None and ours.progress == (goal.epoch, STEP_TOMBSTONE)
             if (holds(ours, goal, table) and not barred) or holds(read_record(self.target).vector, goal, table):
                 return 0
@@ -199,10 +201,9 @@ class WriteChanges(TopicTask[int]):
 
 @dataclass(frozen=True, slots=True)
 class Bar(TopicTask[int]):
-    """Writes a tombstone. The result is the number of parts.
-
-    For a table, `barred` is the number of parts that have their tombstones. If there are more parts, nothing is
-    written. For a part, `barred` is None.
+    """Writes a tombstone, for a table or a part. The result is the number of parts. For a table, `barred` is the number
+    of parts that already have tombstones; if the epoch has more parts, nothing is written. For a part, `barred` is
+    None.
     """
 
     barred: int | None
@@ -236,14 +237,14 @@ def renew(target: KafkaTarget) -> None:
 def held(target: KafkaTarget) -> CommitVector | None:
     """Return the vector of a table, after fencing all of its other writers.
 
-    It is at `STEP_APPEND` if a part holds more than the table's record. A part with rows counts before a part with a
-    tombstone.
+    If a part is ahead of the table's record, the vector is at `STEP_APPEND` of the part's epoch. Among such parts, a
+    part with rows counts more than a part with a tombstone.
     """
     return _held(target, _fenced)
 
 
 def seen(target: KafkaTarget) -> CommitVector | None:
-    """Return the result of `held` without fencing. It may change at any time."""
+    """Return the vector of a table like `held`, but without fencing its writers, so it may change at any time."""
     return _held(target, lambda one: one.check(read_record(one)))
 
 
@@ -282,9 +283,8 @@ def _rows_of(
 def _of_part(
     batches: Iterator[pa.RecordBatch], key: tuple[str, ...], part: tuple[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows whose key is in the part, in their order. A truncation, which has no key, is in each part.
-
-    The two images of an update that keeps its key stay next to each other.
+    """Yield the rows whose key is in the part, in their order. A truncation has no key, so it is in each part. If an
+    update keeps the key, its two images stay next to each other.
     """
     number, parts = part
     for batch in batches:
@@ -310,9 +310,8 @@ class _Truncation:
     left_out: bool = False
 
     def message(self, row: pa.RecordBatch) -> bytes | None:
-        """Return the message; None if such changes are left out.
-
-        Raises `ChangeRefusedError` if it cannot be written in order.
+        """Return the message; None if truncations are left out. Raises `ChangeRefusedError` if the topic has several
+        partitions, so that the message would have no defined order.
         """
         if self.left_out:
             return None

@@ -2,14 +2,15 @@
 
 A *target* is a topic with an identity under which its transactions run. The identity is their ``transactional.id``, and
 also the name of the consumer group whose offset is the record; the offset is sent with ``send_offsets_to_transaction``
-(KIP-98). ``init_transactions`` aborts an open transaction of another process with that id, and fences the process. Only
-then is the record read, and the transaction written. A later initialisation makes our commit fail, so reading and
-writing are effectively one step: a retry, a speculative duplicate and a suspended driver find the record, or are
-fenced.
+(KIP-98). ``init_transactions`` aborts an open transaction of another process with that id, and fences the process.
+After that, the producer reads the record and writes its transaction. If another process initialises the same id later,
+the commit fails. Reading the record and committing are therefore effectively one step: a retry, a speculative duplicate
+and a suspended driver either find the record or are fenced.
 
-Each message is one ``produce`` call. confluent-kafka's ``produce_batch`` (2.16) was tried: 200,000 messages took 0.60
-to 0.63 s of CPU with it, and 0.44 to 0.61 s without, because it needs a dict for each message. If the queue is full, it
-skips single messages of a batch, and a retried message could come after later changes of its key.
+Each message is one ``produce`` call. ``produce_batch`` of confluent-kafka (2.16) is not used. It is slower, because it
+needs a dict for each message: 200,000 messages took 0.60 to 0.63 s of CPU with it, and 0.44 to 0.61 s without it. If
+the queue is full, it also skips single messages of a batch; a skipped message would then be sent after later changes of
+its key.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ TRANSACTION_TIMEOUT_MS = 300_000
 #: The factor of the epoch in the record's offset. It is larger than the number of steps.
 STEPS = 8
 _TIMEOUT = "transaction.timeout.ms"
-#: The version of the note that is stored with the offset. Since version 2, it names the topic; earlier notes have no
-#: version.
+#: The version of the metadata that is stored with the offset. Since version 2, the metadata has a version and names the
+#: topic.
 _VERSION = 2
 
 #: The most characters of a group's name.
@@ -92,9 +93,10 @@ _NOTHING_THERE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOW
 class KafkaTarget:
     """A table's topic, and the identity under which its transactions run (of pipeline, checkpoint and table).
 
-    `topic_id` distinguishes the topic from a later one with its name (empty: unknown). `reached` is the vector that the
-    driver last read or wrote, if any. If the table `begins`, earlier content of the topic does not matter. A record
-    after `reached` with a digest that is none of `digests` was written with another copy of the state.
+    `topic_id` is the id of the topic, which a later topic with the same name does not have (empty: unknown). `reached`
+    is the vector that the driver last read or wrote; None if there is none. If `begins` is True, the table begins with
+    this epoch, so earlier content of the topic does not matter. If the record is newer than `reached` and its digest is
+    not in `digests`, another copy of the state wrote it.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -117,8 +119,8 @@ class KafkaTarget:
     def check(self, record: TransactionRecord) -> TransactionRecord:
         """Return `record` if it is valid.
 
-        Raises `TargetDroppedError` if it belongs to another topic with this name, or holds less than before, and
-        `FencedError` if another copy of the state wrote it.
+        Raises `TargetDroppedError` if the record belongs to an earlier topic with this name, or is older than
+        `reached`. Raises `FencedError` if another copy of the state wrote it.
         """
         servers = self.properties.get("bootstrap.servers")
         if self.begins:
@@ -146,7 +148,8 @@ class KafkaTarget:
 def identity_of(app_id: str, table: TableId) -> str:
     """Return the unique identity of a table's target.
 
-    It is hashed if the name ends like that of a part (`KafkaTarget.part`), or is too long for a group's name.
+    The identity is hashed if it would end like the identity of a part (`KafkaTarget.part`), or would be too long for
+    the name of a group.
     """
     identity = f"{app_id}:{table}"
     if len(identity) > _IDENTITY_MAX or _LIKE_A_PART.search(table.table):
@@ -156,9 +159,8 @@ def identity_of(app_id: str, table: TableId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The number of `parts` in which `epoch` is written, recorded before the first of them.
-
-    `most` is the largest number of parts of any epoch so far.
+    """The division of `epoch` into `parts`, which is recorded before the first part is written. `most` is the largest
+    number of parts of any epoch so far.
     """
 
     epoch: int = 0
@@ -172,10 +174,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """The record in an identity's consumer group.
-
-    `vector` is None if there is no record. `cut` is used for whole tables. `topic_id` is the id of the topic (empty: an
-    older version wrote the record, or the cluster has no ids).
+    """The commit record in the consumer group of an identity. `vector` is None if there is no record. Only records of
+    whole tables have a `cut`. `topic_id` is the id of the topic (empty: an older version wrote the record, or the
+    cluster has no ids).
     """
 
     vector: CommitVector | None = None
@@ -210,9 +211,9 @@ class TransactionalProducer:
         )
 
     def __enter__(self) -> Self:
-        # librdkafka finds the coordinator immediately if a connection is open, and half a second later otherwise. The
-        # first request uses the bootstrap connection, which is then closed, and the second one opens a permanent
-        # connection.
+        # librdkafka finds the transaction coordinator immediately if a connection is open, and half a second later
+        # otherwise. Two requests are needed to have an open connection: the first one uses the bootstrap connection,
+        # which is then closed, and the second one opens a permanent connection.
         for seconds in (REFUSAL_S, TIMEOUT_S):
             self._probe_topic(seconds)
         login_accepted(self._target.properties)
@@ -222,7 +223,8 @@ class TransactionalProducer:
     def _probe_topic(self, seconds: float) -> None:
         """Request the topic's metadata.
 
-        A broker that does not answer within `seconds` is asked again, unless it refuses us.
+        If the broker does not answer within `seconds`, the request is repeated, unless the broker has refused the
+        account.
         """
         try:
             self._producer.list_topics(self._target.topic, seconds)
@@ -231,7 +233,9 @@ class TransactionalProducer:
                 raise self._error(cause) from cause
 
     def _heard_of(self) -> KafkaError | None:
-        """Return the last refusal of the account, if there was one. New connections then use the newest password."""
+        """Return the last refusal of the account; None if there was none. After a refusal, new connections use the
+        newest password.
+        """
         self._producer.poll(0)
         if self._refusal is not None:
             renew_account(self._producer, self._target.properties)
@@ -246,9 +250,8 @@ class TransactionalProducer:
         self._consumer.close()
 
     def record(self) -> TransactionRecord:
-        """Return the target's record, checked by `KafkaTarget.check`.
-
-        No other process can change it before our commit.
+        """Return the target's record, checked by `KafkaTarget.check`. No other process can change the record before
+        this producer commits.
         """
         return self._target.check(_read_record(self._target, self._consumer))
 
@@ -311,8 +314,8 @@ class TransactionalProducer:
     def _commit(self) -> None:
         """Commit the transaction.
 
-        If no broker answers in time, the outcome is unknown. The epoch loop then repeats the whole epoch: its next
-        producer makes the coordinator decide the outcome, and reads the record.
+        If no broker answers in time, the outcome is unknown. The epoch loop then repeats the whole epoch. When the next
+        producer initialises, the coordinator decides the outcome, and the producer reads it from the record.
         """
         try:
             self._producer.commit_transaction(TIMEOUT_S)
@@ -327,8 +330,8 @@ class TransactionalProducer:
         except KafkaException as cause:
             if cause.args[0].code() != KafkaError._STATE:
                 raise self._error(cause) from cause
-            # The transaction has failed, for example because the topic may not be written. librdkafka reports the
-            # reason at the next call (its rd_kafka_txn_require_states0).
+            # The transaction has failed, for example because the account may not write to the topic. librdkafka reports
+            # the reason only at the next call (rd_kafka_txn_require_states0 in its source).
             self._ask(add)
 
     def _ask(self, question: Callable[[], Any]) -> None:
@@ -357,7 +360,7 @@ class TransactionalProducer:
 
 
 def read_record(target: KafkaTarget) -> TransactionRecord:
-    """Return the record of `target` without fencing. It may change at any time."""
+    """Return the record of `target` without fencing its writers, so it may change at any time."""
     consumer = _consumer(target)
     try:
         return _read_record(target, consumer)
@@ -410,7 +413,8 @@ def _committed(target: KafkaTarget, consumer: Consumer) -> TopicPartition | None
             error = answer.error
         if error.code() in _NOTHING_THERE:
             return None
-        # The coordinator is not available while it is created for a cluster's first group, or moves to another broker.
+        # The group coordinator is not available while it is created for a cluster's first group, or while it moves to
+        # another broker.
         pause_s = pauses.failed(time.monotonic()) if error.code() in _SOON else None
         if pause_s is None:
             raise topic_error(target, error)
@@ -435,8 +439,8 @@ def is_unreachable(error: KafkaError) -> bool:
 
 
 def topic_error(target: KafkaTarget, error: KafkaError) -> SinkError:
-    """Return the error for a broker's refusal: about the topic if `_OF_A_TOPIC` has the code, otherwise about the whole
-    sink.
+    """Return the error for a broker's refusal. It concerns the topic if `_OF_A_TOPIC` has the code, and the whole sink
+    otherwise.
     """
     if error.code() in _FENCED:
         return SinkError(f"Topic {target.topic}: another process took over its transactions.")

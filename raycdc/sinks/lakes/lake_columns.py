@@ -1,4 +1,4 @@
-"""The abilities of the columns of a lake's table, Delta or Iceberg, by which `raycdc.sinks.columns` plans them. Pure.
+"""The `raycdc.sinks.columns.ColumnAbilities` of lakes: how columns of Delta and Iceberg tables can change. Pure.
 
 Most readers of a lake treat names that differ only in case as equal, and Delta allows no two such columns.
 """

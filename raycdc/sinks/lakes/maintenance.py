@@ -1,16 +1,16 @@
 """Scheduled maintenance of a lake's tables: decides when it is due, and which files are combined.
 
 Called by the sinks of lakes after a commit, on the committing thread, so no commit of this driver to the table is
-running. The rules are the same for each lake: maintenance moves rows without changing them, its commit has no epoch,
-and the commit only succeeds if the table has not changed since it was read. If another writer or a newer driver
-committed, the attempt is given up, and repeated after a later commit. A fenced driver does nothing. The time of the
-last maintenance is the time of a file next to the table's; a process killed in between leaves files that no version of
-the table names, like any interrupted commit.
+running. The rules are the same for Delta and Iceberg. Maintenance moves rows without changing them. Its commit has no
+epoch, and succeeds only if the table has not changed since it was read. If another writer or a newer driver committed
+in between, the attempt ends, and a new one is made after a later commit. A fenced driver does nothing. The time of the
+last maintenance is stored as the modification time of a file next to the table's files. If the process is killed during
+maintenance, files remain that no version of the table names, as after any interrupted commit.
 
 *After a failure*, because another writer was faster or something was unreachable, the next attempt waits ten times as
-long as the failed one took, and twice that after another failure, up to the whole interval. Maintenance therefore only
-takes a small part of the time, however often others commit. If another writer was faster, the next attempt processes
-half as much, until it fits between two of that writer's commits.
+long as the failed attempt took. The wait doubles after each further failure, up to the whole interval. Maintenance
+therefore takes only a small part of the time, even if other writers commit often. If another writer was faster, the
+next attempt processes half as much data, until it fits between two commits of that writer.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ LARGE = 0.75
 #: The most bytes of files that are rewritten after one commit.
 RUN_BYTES_MAX = 1 << 30
 
-#: After a failed attempt, the next one waits this many times as long as the failed one took, which counts as at least
-#: one second.
+#: After a failed attempt, the next attempt waits this many times as long as the failed attempt took. An attempt counts
+#: as at least one second.
 WAIT_FACTOR = 10.0
 _TOOK_MIN_S = 1.0
 
@@ -75,8 +75,8 @@ class MaintenanceOutcome(Enum):
 class _Failures:
     """The failures for a table since its last successful maintenance.
 
-    `tries` counts failed attempts in succession, `overtaken` those at which another writer was faster, and `halved` how
-    often the amount was halved.
+    `tries` is the number of failed attempts in succession, `overtaken` is the number of attempts at which another
+    writer was faster, and `halved` is the number of times that the amount was halved.
     """
 
     tries: int = 0
@@ -85,7 +85,9 @@ class _Failures:
 
 
 class MaintenanceSchedule:
-    """The maintenance schedule of one sink. Thread-safe, if each table is used by one thread at a time."""
+    """The maintenance schedule of one sink. Callable from several threads, if each table is used by one thread at a
+    time.
+    """
 
     def __init__(
         self,
@@ -96,7 +98,8 @@ class MaintenanceSchedule:
         self._every_s = every.total_seconds()
         self._clock = clock
         self._warn = warn
-        #: The earliest time at which maintenance is due, by mark, so that a store is not queried after every commit.
+        #: For each table's `mark` the earliest time at which maintenance may be due. Before that time, the file's time
+        #: need not be read.
         self._due_s: dict[str, float] = {}
         self._failures: dict[str, _Failures] = {}
         self._reported: set[str] = set()
@@ -106,8 +109,8 @@ class MaintenanceSchedule:
     ) -> None:
         """Call `optimize` if maintenance is due and no driver newer than `generation` wrote to the table.
 
-        The time of the table's file `mark` decides. `optimize` gets the number of bytes that it may rewrite. An error
-        of `optimize` or of the store counts as a failed attempt.
+        Maintenance is due if the time of the table's file `mark` is old enough. `optimize` gets the number of bytes
+        that it may rewrite. An error of `optimize` or of the store counts as a failed attempt.
         """
         if not self._is_time(mark):
             return
@@ -172,10 +175,9 @@ def small_groups(
     partition: Callable[[FileT], Hashable],
     run_bytes: int = RUN_BYTES_MAX,
 ) -> tuple[list[list[FileT]], bool]:
-    """Return groups of small files to combine, each of one partition and in order, and True if these are all such
-    groups.
-
-    They have at most `run_bytes` in total. If a single group is larger, its first files are returned, at least two.
+    """Return groups of small files to combine, and True if there are no further groups. The files of a group are of one
+    partition and in order. All groups together have at most `run_bytes`. If the first group alone has more, only its
+    first files are returned, but at least two.
     """
     small = [file for file in files if size(file) < target_bytes * LARGE]
     groups = [g for g in groups_of(small, bytes_max=target_bytes, size=size, partition=partition) if len(g) > 1]
@@ -203,9 +205,8 @@ def _first(group: Sequence[FileT], bytes_max: int, size: Callable[[FileT], int])
 def groups_of(
     files: Sequence[FileT], *, bytes_max: int, size: Callable[[FileT], int], partition: Callable[[FileT], Hashable]
 ) -> list[list[FileT]]:
-    """Return the files in groups of one partition, in their order.
-
-    A group has at most `bytes_max`, or is a single file.
+    """Return the files divided into groups, in their order. The files of a group are of one partition. A group has at
+    most `bytes_max`, or is a single larger file.
     """
     each: dict[Hashable, list[FileT]] = {}
     for file in files:

@@ -1,12 +1,14 @@
-"""The owner of a lake's table and of its columns, which this pipeline notes in the table's properties. Pure.
+"""Records in the properties of a lake's table which writer the table and its columns belong to. Pure.
 
-If changes are followed leniently, a column that the source table has dropped stays in the target, and is null in later
-rows. A column that another writer added belongs to that writer, and updated rows keep its values. To tell the two
-apart, the table's properties list the columns that the source has dropped.
+A target may have columns that its source table lacks. If changes are followed leniently, a column that the source has
+dropped stays in the target, and is null in later rows. A column that another writer added belongs to that writer, and
+updated rows keep its values. The table's properties list the columns that the source has dropped, so that the two kinds
+can be distinguished.
 
-`are_kept` checks that rows rewritten by others in a lake's table are still those that this pipeline wrote. A manual
-compaction, new values in another writer's column, and an UPDATE of our rows all replace files, possibly with the same
-numbers of rows. The rows themselves are therefore compared, by the columns of the source table only.
+`are_kept` checks that rows which another writer rewrote still have the values that this pipeline wrote. A manual
+compaction, new values in another writer's column, and an UPDATE of this pipeline's rows all replace files, possibly
+with the same numbers of rows. Only a comparison of the rows shows the difference; it uses the columns of the source
+table.
 """
 
 from __future__ import annotations
@@ -27,10 +29,9 @@ from raycdc.sinks.targets import is_of_pipeline
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The notes in a table's properties for the pipeline `app_id`: who created or emptied it, and which columns the
-    source dropped.
-
-    `left` is JSON text; None if a version of raycdc without this note wrote the table.
+    """The properties of a table that record, for the pipeline `app_id`, the pipeline that created or emptied the table,
+    and the columns that the source dropped. `left` is the JSON text of these columns; None if an older version of
+    raycdc wrote the table.
     """
 
     app_id: str
@@ -55,9 +56,9 @@ class Ownership:
         return is_of_pipeline(self.created_by, self.app_id)
 
     def left_behind(self, present: Sequence[str], source: Collection[str]) -> list[str]:
-        """Return those columns `present` in the table, and missing in the table's `source`, that are null in new rows.
-
-        If the table has no note and this pipeline created it, these are all columns that the source lacks.
+        """Return the columns of the table that the source dropped and that are null in new rows. `present` are the
+        columns of the table, and `source` those of its source table. If the table has no such property and this
+        pipeline created it, all columns that the source lacks are returned.
         """
         others = [name for name in present if name not in source]
         if self.left is None:
@@ -74,9 +75,8 @@ class Ownership:
     def note_after(
         self, changes: Sequence[SchemaChangeEvent], present: Sequence[str], source: Collection[str]
     ) -> dict[str, str]:
-        """Return the property after `changes` of the source table.
-
-        After them, `source` are the source's columns, and `present` those of the target.
+        """Return the value of the property after `changes` of the source table. `source` are the source's columns after
+        the changes, and `present` those of the target.
         """
         left = set(self.left_behind(present, source))
         for event in changes:
@@ -111,9 +111,8 @@ COMPARED_BYTES_MAX = 1 << 30
 
 
 def are_kept(before: Iterable[pa.RecordBatch], after: Iterable[pa.RecordBatch], columns: Sequence[str]) -> bool:
-    """Return True if each row of `before`, compared by `columns`, is also in `after`, which may have more.
-
-    Both have these columns with the same types. Uses eight bytes per row.
+    """Return True if each row of `before` is also in `after`, compared by `columns`. `after` may have additional rows.
+    Both have these columns with the same types. Uses eight bytes of memory per row.
     """
     old, many = np.unique(_hashes(before, columns), return_counts=True)
     new, more = np.unique(_hashes(after, columns), return_counts=True)

@@ -1,4 +1,4 @@
-"""Divides rows of a table by the values that partition it. Run in stage tasks and in the driver; Arrow only."""
+"""Divides the rows of a table among its partitions. Called in stage tasks and in the driver. Uses Arrow only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from raycdc.model.arrays import python_value
 
-#: The most bytes of rows that wait in memory for others of their partition. If there are more, the largest partition is
+#: The most bytes of rows that are collected in memory. If there are more, the rows of the largest partition are
 #: written.
 WAITING_BYTES_MAX = 128 << 20
 
@@ -44,10 +44,11 @@ def gathered(
     *,
     waiting_bytes_max: int = WAITING_BYTES_MAX,
 ) -> Iterator[tuple[Values, list[pa.RecordBatch]]]:
-    """Yield the rows of `batches` by partition. Each list is for one file; a large partition has several.
+    """Yield the rows of `batches` as lists of batches. A list has rows of one partition and becomes one file; a large
+    partition has several lists.
 
-    `keys` returns the partition columns. The same batches give the same lists. Uses memory for `waiting_bytes_max` and
-    `SHARED_OUT_ROWS` rows.
+    `keys` returns the partition columns. The same batches always give the same lists. At most `waiting_bytes_max` and
+    `SHARED_OUT_ROWS` rows are in memory.
     """
     waiting: dict[Values, list[pa.RecordBatch]] = {}
     sizes: dict[Values, int] = {}

@@ -1,15 +1,15 @@
-"""Statistics of a Parquet file in Delta's form, so that a MERGE by key reads only the necessary files.
+"""Makes the statistics of a Parquet file in Delta's form, so that a MERGE by key reads only the necessary files.
 
 They are taken from the Parquet footer, which the writer computed anyway, as described in the Delta protocol, "Per-file
 Statistics".
 
-Only integers and dates have statistics. A table that we create names their columns in its properties (`properties`), so
-that other writers do the same, and readers expect no other statistics. This avoids two problems of delta-rs. It stores
-bounds of decimals as 64-bit floats, so that rows with long decimals are not found. Its pyarrow dataset takes a column
-without bounds for a column without values if other columns of the file have bounds, so that a filter on it finds
-nothing. A file therefore has bounds of all columns that its table names, or none at all (`for_table`). A date that
-Python cannot represent (in the year 0, or after 9999) is not used as a bound, because readers written in Python fail on
-it.
+Only integers and dates have statistics. The properties of a table that raycdc creates name the columns with statistics
+(`properties`), so that other writers write the same statistics, and readers expect no others. This avoids two problems
+of delta-rs. First, it stores bounds of decimals as 64-bit floats, so rows with long decimals would not be found.
+Second, if some columns of a file have bounds, its pyarrow dataset assumes that a column without bounds has no values,
+so a filter on that column would find nothing. A file therefore has bounds of all columns that its table's properties
+name, or no bounds at all (`for_table`). A date that Python cannot represent (in the year 0, or after 9999) is not used
+as a bound, because readers written in Python fail on it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def properties(schema: pa.Schema, partition_by: Collection[str] = ()) -> dict[str, str]:
-    """Return the table properties that name the columns with statistics, without those of `partition_by`, which are in
-    no file.
+    """Return the table properties that name the columns with statistics. Columns in `partition_by` are left out,
+    because data files do not contain them.
     """
     stored = [field for field in schema if field.name not in partition_by]
     named = [field.name for field in stored if has_bounds(field.type) and _PLAIN_NAME.fullmatch(field.name)]

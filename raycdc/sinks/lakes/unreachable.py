@@ -1,12 +1,10 @@
-"""Detects errors of a lake that affect the whole sink and not a single table: its disk is full, broken, read-only or
-missing, or its object store does not answer or refuses access.
-
-Libraries wrap the system's error in different ways: Python and Arrow raise an `OSError`, delta-rs and others write ``os
-error 28``.
+"""Detects errors that affect a whole lake and not a single table. Its disk may be full, broken, read-only or missing;
+its object store may not answer or may refuse access. Libraries report the system's error in different ways: Python and
+Arrow raise an `OSError`, while delta-rs and others put ``os error 28`` into a text.
 
 `raised_in` helps to decide if an exception concerns the table or is a bug of raycdc. Libraries raise `ValueError` and
-Arrow's errors for a damaged table, and our own code raises the same errors for a bug. The traceback shows the
-difference, because a library's error passed through the library's modules below our last function.
+Arrow's errors for a damaged table, and a bug of raycdc may raise the same errors. The traceback shows the difference:
+below raycdc's last function, a library's error has passed through modules of the library.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from raycdc.storage.api import StoreError
 _ABSENT = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.EHOSTDOWN}
 )
-#: The texts of these errors in Rust, Python and Java. They include the system's message, so that a row's value is not
-#: mistaken for an error.
+#: The texts of these errors in Rust, Python and Java. They include the system's message, so that a value of a row in
+#: the message is not mistaken for such an error.
 _IN_TEXT = [
     form
     for number in _ABSENT
@@ -79,9 +77,8 @@ def _is_of_store(cause: BaseException) -> bool:
 
 
 def refusal_of(cause: BaseException, *, keys_change: bool) -> type[SinkError]:
-    """Return the error class for a store that is unreachable or refuses us.
-
-    If keys may change, a refusal may be temporary.
+    """Return the error class for a store that does not answer or refuses access. With `keys_change`, a refusal counts
+    as temporary, because new keys may come.
     """
     return SinkUnavailableError if is_refused(cause) and keys_change else SinkError
 

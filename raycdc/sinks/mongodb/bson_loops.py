@@ -1,12 +1,13 @@
-"""BSON elements (bsonspec.org) written column by column into a buffer of whole documents, by compiled loops.
+"""Compiled loops that write BSON elements (bsonspec.org), column by column, into a buffer of whole documents.
 
 Each loop writes one element for all rows. The element of row ``i`` begins at ``at[i]``, which the loop moves to the
 element's end. `name` is a field's name with its NUL. If ``valid[i]`` is false, the element is a null; with `missing`,
-it is left out. The caller allocates the buffer by sizes that it computed with the same rules (`documents`).
+it is left out. The caller (`documents`) first computes the sizes of all documents by the same rules, and allocates the
+buffer.
 
-The second half writes values that a MongoDB source kept as BSON, or as text of BSON types, back into documents. A value
-consists of the byte of its type and the bytes that follow its name. If a value is invalid, its row and a reason are
-returned, and nothing is written.
+The second half of the module writes values back into documents that a MongoDB source kept as BSON, or as texts of BSON
+types. Such a value consists of the byte of its type and the bytes that follow the field's name. If a value is invalid,
+the loop returns its row and a reason, and writes nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def put_words(out: Any, at: Any, name: Any, tag: int, width: int, words: Any, va
 
 @njit
 def put_decimals(out: Any, at: Any, name: Any, low: Any, high: Any, small: Any, valid: Any, missing: bool) -> None:
-    """Write Decimal128 values in two words, the low one first. If `small`, write only the low word, as an int64."""
+    """Write Decimal128 values as two words, the low word first. Where `small` is True, write only the low word, as an
+    int64.
+    """
     for i in range(len(at)):
         if not valid[i]:
             if not missing:
@@ -82,7 +85,7 @@ def put_decimals(out: Any, at: Any, name: Any, low: Any, high: Any, small: Any, 
 def put_texts(
     out: Any, at: Any, name: Any, tag: int, subtype: int, starts: Any, data: Any, valid: Any, missing: bool
 ) -> None:
-    """Write texts, or bytes of a subtype. `starts` has one entry more than there are rows."""
+    """Write texts, or bytes of a subtype. `starts` are the offsets of the values, one more than there are rows."""
     for i in range(len(at)):
         if not valid[i]:
             if not missing:
@@ -150,7 +153,9 @@ def read_hex(starts: Any, data: Any, valid: Any, dashes: bool, out: Any) -> int:
 
 @njit
 def put_blobs(out: Any, at: Any, head: Any, null: Any, blobs: Any, valid: Any, missing: bool) -> None:
-    """Write values of a fixed width after the bytes `head`. `null` is the whole element for NULL."""
+    """Write elements with values of a fixed width. Each consists of the bytes `head` and the value. `null` is the whole
+    element for NULL.
+    """
     for i in range(len(at)):
         p = at[i]
         if valid[i]:
@@ -274,7 +279,7 @@ def _named(data: Any, at: int, stop: int, names: Any, spans: Any) -> int:
 def check_fields(
     starts: Any, data: Any, valid: Any, names: Any, spans: Any, there: Any, left: Any, left_spans: Any, sizes: Any
 ) -> tuple[int, int]:
-    """Compute into `sizes` the bytes of each document's fields, without ``_id`` and those `left` out.
+    """Write to `sizes` the number of bytes of each document's fields, without ``_id`` and without the fields in `left`.
 
     Return the first row that cannot be written and the reason, or -1. `names` with `spans` are the names of columns
     (each with its NUL); `there` says which rows have them.

@@ -1,11 +1,11 @@
 """The commit record of a target, and the fences of the tasks that write to it.
 
 ``raycdc_commit`` has a document per pipeline and target: epoch, step, generation, the target's columns and key, and an
-unfinished migration. Every write of the document is a compare-and-set by its `version`, so if two drivers read the same
-record, the later write fails. While several tasks write an epoch, ``raycdc_fence`` has a document for each of them,
-with a token of this round of tasks. Each transaction of a task changes the task's document, and writing the record
-removes these documents. A task that outlives its driver, or was repeated, can therefore change nothing: its next
-transaction finds no fence, and a running one conflicts with the removal.
+unfinished migration. Every write of the document is a compare-and-set of its field `version`, so if two drivers read
+the same record, the later write fails. While several tasks write an epoch, ``raycdc_fence`` has a document for each
+task, its *fence*, with a token of this round of tasks. Each transaction of a task changes the task's fence. Writing the
+record removes the fences. If a task outlives its driver, or was repeated, it can therefore change nothing any more: its
+next transaction finds no fence, and a transaction that is running conflicts with the removal.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ class OperationsDocument(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What a migration does with each document.
-
-    All documents are deleted (`empty`), or fields are `unset`, `renamed` (old and new name), and set to `values` (a
-    BSON document; empty: none).
+    """The operations of a migration on each document. If `empty` is True, all documents are deleted. Otherwise fields
+    are `unset`, fields are `renamed` (pairs of old and new name), and the fields of `values` are set (a BSON document;
+    empty: none).
     """
 
     empty: bool = False
@@ -79,7 +78,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class MigrationProgress:
-    """The progress of a migration: the key of the last changed document, which may be of any BSON type."""
+    """The progress of a migration: the key of the last changed document. The key may have any BSON type."""
 
     last: Any
 
@@ -95,10 +94,8 @@ class MigrationProgress:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The record that was read.
-
-    `operations` and `progress` belong to a migration (`migration`). `fenced` says that there are fences. `uuid` is the
-    collection's (empty: unknown).
+    """The commit record as it was read. `operations` and `progress` belong to an unfinished migration (`migration`).
+    `fenced` is True if there are fences. `uuid` is the id of the target's collection (empty: unknown).
     """
 
     held: TargetRecord
@@ -113,8 +110,8 @@ class Kept:
 class RecordChange:
     """The new record, with a migration's `operations` and `progress`.
 
-    `fences` replace all existing ones. `uuid` is the collection's, if it has changed. `alone` removes the records and
-    fences of other pipelines, whose rows in the target were removed.
+    `fences` replace all existing fences. `uuid` is the new id of the target's collection, if it has changed. If `alone`
+    is True, the records and fences of other pipelines are removed, because their rows in the target were removed.
     """
 
     held: TargetRecord
@@ -165,8 +162,8 @@ class CommitCollection:
         """Replace the record `before` by `change`, and return the new one. Without a session, this is a separate
         transaction.
 
-        Raises `FencedError` if the record is no longer `before`; if an older driver changed it in its last commit,
-        raises `SinkUnavailableError`, so that the call is retried.
+        Raises `FencedError` if the record is no longer `before`. If an older driver changed it by a last commit, raises
+        `SinkUnavailableError` instead, so that the call is retried.
         """
         if session is None:
             return self._server.transaction(lambda own: self.write(own, target, before, change, positions))
@@ -203,7 +200,9 @@ class CommitCollection:
         return now
 
     def pass_fence(self, session: Session, target: TableId, token: str) -> None:
-        """Change a task's fence. Raises `FencedError` if it is gone, because the record has been written."""
+        """Change a task's fence. Raises `FencedError` if the fence does not exist any more, because the record has been
+        written.
+        """
         result = self._server.own(FENCES).update_one(
             {"_id": self._fence(target, token)}, {"$inc": {"writes": 1}}, session=session
         )

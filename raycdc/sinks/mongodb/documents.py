@@ -1,12 +1,12 @@
 """Encodes Arrow columns as BSON documents, without an object per row.
 
-Called inside tasks, and by the sink for small epochs. First the sizes of all elements are computed, column by column,
-then the columns are written. An `Element` is a field of all rows of a slice; a `Group` is a document of elements. A
-slice has a few thousand rows, so that the output of one column's loop is still in the processor's cache for the next
-one.
+Called inside tasks, and by the sink for small epochs. Rows are encoded in slices of a few thousand. For each slice, the
+sizes of all elements are computed column by column, then the columns are written. An `Element` is one field of all rows
+of a slice. A `Group` is a document that consists of elements. Slices are small, so that the output of one column's loop
+is still in the processor's cache when the loop of the next column runs.
 
-Columns of a MongoDB source may keep original BSON values (`OWN_FORMS`). `EncodedFields` adds the fields of a document
-that is stored as one value, besides those of the columns.
+Columns of a MongoDB source may have original BSON values (`OWN_FORMS`). If a column has whole documents,
+`EncodedFields` adds the fields of these documents to the fields of the other columns.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class EncodedFields:
     def of(
         cls, name: str, values: pa.Array, columns: Mapping[str, pa.Array], *, made: Collection[str] = ()
     ) -> EncodedFields:
-        """Return the fields of the column `name`, without those that have the name of a column in `made`.
-
-        Raises `UnencodableRowError` for a field that cannot be written, or has the name of another one of `columns`.
+        """Return the fields of the documents in the column `name`. Fields with the name of a column in `made` are left
+        out. Raises `UnencodableRowError` for a field that cannot be written, or that has the name of any other column
+        in `columns`.
         """
         starts, data = bytes_of(values)
         valid = _valid(values)
@@ -119,7 +119,8 @@ class EncodedFields:
 
 
 def own_element(field: np.ndarray, column: Column, values: pa.Array, *, missing: bool) -> _Blobs | _Values:
-    """Return the field `field` (its name with NUL) with the values of `column`, like `documents.element`.
+    """Return the element for `column`, whose values are original BSON values. `field` is the name of the field, with a
+    NUL.
 
     Raises `UnencodableRowError` for a value that the column's form does not allow.
     """
@@ -205,7 +206,9 @@ class ConstantElement:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A document of elements. It is a field if it has a name, and otherwise a document of its own."""
+    """A document that consists of elements. With a name it is a field of another document; without a name it is a whole
+    document.
+    """
 
     name: str
     elements: Sequence[Element]
@@ -280,9 +283,8 @@ class _Texts:
 
 
 def element(name: str, column: Column, values: pa.Array, *, missing: bool = False) -> Element:
-    """Return the field `name` with the values of `column`. With `missing`, the field is left out if the value is NULL.
-
-    Raises `DataError` for a value that its BSON form cannot hold.
+    """Return the field `name` with the values of `column`. If `missing` is True, the field is left out of documents in
+    which the value is NULL. Raises `DataError` for a value that its BSON type cannot hold.
     """
     field, form = _name(name), form_of(column.type)
     if form in OWN_FORMS:
@@ -309,8 +311,8 @@ def nulls(name: str) -> Element:
 
 
 def encode(document: Group, rows: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the concatenated documents of `rows` rows in pieces of `BATCH_BYTES_MAX`, with the first row and the end of
-    each.
+    """Yield the concatenated documents of `rows` rows in pieces of `BATCH_BYTES_MAX`. Each piece comes with the number
+    of its first row, and with the end of its last row.
 
     Raises `TooLargeError` for a row whose document exceeds the servers' limit.
     """
@@ -376,7 +378,7 @@ def _int64(values: pa.Array) -> np.ndarray:
 
 
 def _decimals(form: BsonForm, values: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the low and high words of Decimal128 values, and which of them are written as int64.
+    """Return the low and high words of Decimal128 values, and a mask of the values that are written as int64.
 
     The format is IEEE 754-2008 with a binary integer significand: sign, exponent + 6176, and 113 bits of digits.
     """

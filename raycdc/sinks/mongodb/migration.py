@@ -1,11 +1,12 @@
 """Applies schema changes to a collection: its documents are changed in key order, some thousand per transaction.
 
-A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. The record
-first gets the work to do (`operations`, and the copies of the record's intent). Each batch is a transaction that also
-advances the record's `progress`, the last changed ``_id``; the last batch marks the work as done. Each document is
-therefore changed exactly once, even after crashes, and names can be exchanged without marking documents. Another driver
-continues from the record's progress before it does anything else. A batch of a replaced driver finds another version of
-the record, and changes nothing.
+A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. The work
+to do is first written to the record: `operations`, and the fields to copy in the record's intent. Each batch of
+documents is changed in a transaction that also advances the record's `progress`, the last changed ``_id``. The
+transaction of the last batch marks the work as done. Each document is therefore changed exactly once, even after
+crashes, and names can be exchanged without marking documents. If a driver takes over, it continues the migration from
+the record's progress before it does anything else. A batch of the replaced driver then finds another version of the
+record, and changes nothing.
 """
 
 from __future__ import annotations
@@ -63,9 +64,8 @@ def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
 
 
 def migrate(server: Server, commits: CommitCollection, target: TableId, record: Kept, positions: Positions) -> Kept:
-    """Carry out the remaining operations of `record`.
-
-    Return the record that marks them as done, with the new columns.
+    """Carry out the remaining operations of `record`. Return the record that marks the operations as done and has the
+    new columns.
     """
     operations = record.operations
     assert operations is not None
@@ -131,9 +131,8 @@ def _change_all(
 
 
 def _next_keys(collection: Any, progress: MigrationProgress | None) -> tuple[list[Any], bool]:
-    """Return the next keys after `progress` in the order of the index, and True if they are the last ones.
-
-    The index orders keys of all types. A comparison in a query would only find keys of one type.
+    """Return the next keys after `progress` in the order of the index, and True if they are the last keys. The order of
+    the index is used because it includes keys of all types. A comparison in a query would find only keys of one type.
     """
     found = collection.find({}, {ID: 1}).hint([(ID, 1)]).sort(ID, 1)
     if progress is not None:
@@ -155,8 +154,8 @@ def _next_keys(collection: Any, progress: MigrationProgress | None) -> tuple[lis
 def _copied(collection: Any, keys: list[Any], copies: Sequence[tuple[str, str]], session: Session) -> list[UpdateOne]:
     """Return the updates that copy field values in documents with these keys.
 
-    They do not use an update pipeline, because the server may be older or only compatible with MongoDB; the values are
-    read and written back. A missing field stays missing.
+    The values are read and written back. An update pipeline is not used, because the server may be too old, or only
+    compatible with MongoDB. A missing field stays missing.
     """
     fields = dict.fromkeys((old for _, old in copies), 1)
     # Documents in fields are kept as bytes, because decoding them would lose repeated names.

@@ -1,4 +1,5 @@
-"""The connection of the sink and its tasks to a replica set or sharded cluster: transactions, raw statements, errors.
+"""Connects the sink and its tasks to a replica set or sharded cluster: runs transactions and raw statements, and
+translates errors.
 
 Called on the driver and in tasks; thread-safe. Every write is acknowledged by a majority, and every read returns data
 of a majority, so acknowledged data survives the loss of a primary.
@@ -89,7 +90,7 @@ class _Answer(TypedDict, total=False):
 class Described:
     """The server's description of a collection: its `kind` ("collection", "view", "timeseries") and `options`.
 
-    `uuid` distinguishes it from a later one with its name (empty: unknown).
+    `uuid` is the id of the collection, which a later collection with the same name does not have (empty: unknown).
     """
 
     kind: str
@@ -112,7 +113,9 @@ class DuplicateError(Exception):
 
 
 class _Documents(RawBSONDocument):
-    """Concatenated documents in the form of one, which pymongo copies into a command's document sequence."""
+    """Concatenated BSON documents in the form of a single document, so that pymongo copies them into a command's
+    document sequence unchanged.
+    """
 
     __slots__ = ("_bytes",)
 
@@ -152,7 +155,7 @@ class Server:
 
     @property
     def client(self) -> pymongo.MongoClient[Document]:
-        """Return the client of this process. A forked child creates another one."""
+        """Return the client of this process. A forked child process creates a client of its own."""
         with _lock:
             key = (os.getpid(), self.uri)
             if key not in _clients:
@@ -232,9 +235,8 @@ class Server:
         return sorted(found, key=len, reverse=True)
 
     def transaction(self, do: Callable[[Session], Result]) -> Result:
-        """Call `do` in a transaction, commit it, and return the result.
-
-        `do` is called again if the server requests that, for up to two minutes. Any other error undoes its writes.
+        """Call `do` in a transaction, commit the transaction, and return the result of `do`. If the server requests a
+        retry, `do` is called again, for up to two minutes. Any other error undoes the writes of `do`.
         """
 
         def asked(session: Session) -> Result:

@@ -7,15 +7,15 @@
 part of it |
 
 *Crashes*: before the record says "in part", the target has nothing of the epoch. Afterwards, recovery never drops the
-epoch. It is written again, by idempotent statements (documents have their keys, and changes their `_seq` and split);
-or, if its segments are lost, the table is resnapshotted.
+epoch. The epoch is written again, by idempotent statements: the ``_id`` of a document is its key, and the ``_id`` of a
+change is made of its `_seq` and split. If the segments of the epoch are lost, the table is resnapshotted.
 
-*Suspended drivers*: each transaction of a driver that wakes up changes a document that its successor has changed or
-removed (`commits`), so it fails.
+*Suspended drivers*: each transaction changes the record or a fence (`commits`). If a suspended driver wakes up, its
+successor has changed or removed that document, so the transaction fails.
 
-*Failovers*: acknowledged data is on a majority of the servers. Other transactions are undone and retried. If the
-servers were restored from an older copy, targets hold less than this driver wrote, and the sink commits nothing to
-them.
+*Failovers*: acknowledged data is on a majority of the servers. Transactions that were not acknowledged are undone and
+retried. If the servers were restored from an older copy, targets hold less than this driver wrote, and the sink commits
+nothing to such targets.
 
 Tables commit one by one: an epoch is atomic per table at most, not across tables.
 
@@ -128,8 +128,8 @@ def _status(server: Server) -> Document:
 
 
 def lacking(user: str, privileges: Iterable[Privilege], databases: Sequence[str]) -> list[CheckResult]:
-    """Return a finding about each of `databases` in which `user` lacks actions; one positive finding if nothing is
-    missing.
+    """Return a finding about each of `databases` in which `user` lacks permitted actions; one positive finding if
+    nothing is missing.
     """
     privileges = list(privileges)
     findings = []
@@ -247,9 +247,11 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
             check_unmerged(work, self._context.on_existing, rows="document")
 
     def prepare(self, work: Work, batch: StageBatch) -> bool:
-        """Return True if the epoch empties the target, which must happen before any task writes. Nothing is staged."""
-        # A target of several tables is not emptied, because only one table's rows would have to go; the merge refuses
-        # that.
+        """Return True if the epoch empties the target; the target must then be emptied before any task writes. Nothing
+        is staged.
+        """
+        # A target of several source tables is not emptied, because only the rows of one table would have to be removed.
+        # The merge refuses such an epoch.
         return self._upsert and len(work.merged) < 2 and self._truncates(work.segments)
 
     def unrepresentable(self, work: Work, rows: pa.RecordBatch) -> pa.Array:

@@ -1,7 +1,7 @@
-"""The verbs of `raycdc.sinks.steps` for a collection: each writes the record of `commits` in its own transactions.
-
-`raycdc.sinks.mongodb.sink` describes which epochs are one transaction and which are several. `check_collection` and
-`check_keys` decide if another writer's collection can be adopted without silently losing, changing or merging rows.
+"""The operations of a `raycdc.sinks.steps.Target` on a collection. Each operation writes the record of `commits` in its
+transactions. `raycdc.sinks.mongodb.sink` describes which epochs are written in one transaction and which in several.
+`check_collection` and `check_keys` decide if another writer's collection can be adopted without silently losing,
+changing or merging rows.
 """
 
 from __future__ import annotations
@@ -89,10 +89,8 @@ def check_collection(target: TableId, described: Described, where: str) -> None:
 
 
 def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str) -> None:
-    """Raise `SinkError` if a document's ``_id`` differs, in value or type, from the one that the pipeline would give
-    it.
-
-    Otherwise the pipeline would insert a second document for the same key.
+    """Raise `SinkError` if the ``_id`` of an existing document differs, in value or type, from the ``_id`` that the
+    pipeline would write for it. Without this check, the pipeline would insert a second document for the same key.
     """
     key = schema.primary_key
     if key != (ID,):
@@ -117,9 +115,8 @@ def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str
 
 
 def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
-    """Return a document whose key has another binary subtype than ours, and so is never equal.
-
-    A query cannot find it.
+    """Return a document whose key has a binary subtype that this pipeline never writes; None if there is none. Such a
+    key would equal no key of the pipeline, so a query by keys cannot find the document.
     """
     for one in collection.find({}, {ID: 1}):
         value = one[ID] if part is None else one[ID][part]
@@ -141,9 +138,8 @@ _TYPES = dict.fromkeys((BsonForm.INT32, BsonForm.INT64, BsonForm.UINT64, BsonFor
 
 
 class MongoDbSteps(Target):
-    """A collection and its record, used by one thread.
-
-    An epoch of up to `small_bytes_max` of segments is one transaction. `address` is the servers' address for tasks.
+    """The operations on a collection and its record; used by one thread. An epoch of up to `small_bytes_max` bytes of
+    segments is written in one transaction. `address` is the servers' address for tasks.
     """
 
     def __init__(
@@ -181,8 +177,8 @@ class MongoDbSteps(Target):
             return ForeignTarget(vector, unusable=invalid)
         collection = self._server.collection(self.name)
         if collection.find_one({}, {"_id": 1}) is None and not self._commits.has_other_writers(self.name):
-            # Either an earlier attempt of ours created the collection and died, or it is another writer's without
-            # documents.
+            # The collection has no documents. Either an earlier attempt of this pipeline created it and died, or
+            # another writer created it.
             return UnfinishedTarget(vector)
         return ForeignTarget(vector)
 
@@ -302,9 +298,8 @@ class MongoDbSteps(Target):
     # -- schema
 
     def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: DatabasePlan) -> None:
-        """Raise `SinkError` if existing values would be written in another form after a type change.
-
-        A wider type keeps the form.
+        """Raise `SinkError` if a change of type changes the BSON form of values, because existing documents would keep
+        the old form. A wider type of the same form is allowed.
         """
         types = {column.name: column for column in present}
         # Rows come with the source's present types, even if the change was left out.
@@ -374,8 +369,8 @@ class MongoDbSteps(Target):
         begun = replace(record.held, vector=replace(commit_metadata.vector, step=STEP_APPEND))
         layout = self._tasks.layout(work, begun)
         if work.merged and self._context.upsert and not emptied and not _in_part(record, work):
-            # Keys are checked before the first row is written, because a duplicate that is found later may be of this
-            # epoch.
+            # Keys are checked before the first row is written, because a duplicate that is found later could be a row
+            # of this same epoch.
             self._tasks.run(work, layout, "check", [inputs for _, groups in rounds for inputs in groups])
         record = self._write(record, begun, commit_metadata)
         if emptied:
@@ -414,9 +409,8 @@ class MongoDbSteps(Target):
         return self._kept
 
     def _same(self, record: Kept) -> Kept:
-        """Return `record` if it belongs to the existing collection.
-
-        Raises `SinkError` if that is missing, or is another one.
+        """Return `record` if it belongs to the existing collection. Raises `SinkError` if the collection is missing, or
+        is a different one with the same name.
         """
         if self._described is None:
             raise self.disappeared()

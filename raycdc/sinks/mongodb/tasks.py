@@ -1,6 +1,6 @@
 """The tasks of the MongoDB sink: they write documents from segments. Each transaction is protected by the task's fence.
 
-A task that runs twice writes the same documents twice; one that outlives its round finds its fence gone and ends.
+A task that runs twice writes the same documents twice. A task that outlives its round of tasks finds no fence and ends.
 `LoadTasks` runs tasks for an epoch concurrently, one for each group of segments; the collection's target calls it on
 the driver. A task may run in another process, so it gets everything as one value (`LoadDocuments`): its rows, the
 layout of documents, the servers' address, and the token of its fence (`raycdc.sinks.mongodb.commits`), without which it
@@ -75,7 +75,9 @@ def check_claims(
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """The servers' address for tasks: `uri`, or a file that contains it if it has secrets; and the sink's database."""
+    """The servers' address for tasks. `uri` is the address. If the address has secrets, `uri` is empty and `uri_file`
+    is the name of a file that contains the address. `record` is the database of the sink's own collections.
+    """
 
     uri: str = field(repr=False)
     uri_file: str
@@ -87,11 +89,11 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class LoadDocuments(TableTask[None]):
-    """Writes the rows to the target of `layout` while `fence` exists.
+    """Writes rows to the target of `layout` while `fence` exists.
 
-    The `mode` is ``"insert"`` for unchanged rows, ``"merge"`` for the last row of each key, ``"delete"`` for only its
-    deletions, ``"remove"`` to delete the documents of all keys first, or ``"check"`` to only check that this is
-    possible.
+    The `mode` is ``"insert"`` to write unchanged rows, ``"merge"`` to write the last row of each key, ``"delete"`` to
+    write only the deletions among these, ``"remove"`` to delete the documents of all keys, or ``"check"`` to check that
+    the target has none of the keys that must be new, without writing anything.
     """
 
     layout: DocumentLayout
@@ -147,9 +149,8 @@ class LoadTasks:
         groups: Sequence[Sequence[Input]],
         fences: Sequence[str] = (),
     ) -> None:
-        """Run a task for each of `groups`, and return when all are done.
-
-        `fences` are the tokens of their fences, in the same order. Tasks that only check rows need none.
+        """Run a task for each of `groups`, and return when all are done. `fences` are the tokens of the tasks' fences,
+        in the same order. Tasks that only check rows need no fences.
         """
         tasks = [
             LoadDocuments(

@@ -1,4 +1,4 @@
-"""BSON types for logical types. Every value arrives unchanged, or an error names it.
+"""Maps logical types to BSON types. Every value arrives unchanged, or is refused with an error.
 
 | kind | BSON | note |
 |---|---|---|
@@ -20,8 +20,9 @@
 | null | null | a missing field means null, too: an added column leaves old documents unchanged |
 | … next to a "bson document" | no field | the document has the nulls |
 
-The column's type decides, never the value (except for UINT64), so a field has one type in all documents. A computed
-column has no declared fractional digits: microseconds in it are an error. Pure.
+The type of the column decides about the BSON type, and never the value (except for UINT64), so a field has one type in
+all documents. A computed column of a time type has no declared fractional digits; a value with microseconds in it is an
+error. Pure.
 """
 
 from __future__ import annotations
@@ -92,14 +93,15 @@ def subtype_of(logical: LogicalType) -> int:
 
 
 def spread(columns: Sequence[Column]) -> bool:
-    """Return True if documents have fields besides those of `columns`. A NULL is then a missing field."""
+    """Return True if documents have fields in addition to those of `columns`. In such documents, NULL is written as a
+    missing field.
+    """
     return any(form_of(column.type) is BsonForm.FIELDS for column in columns)
 
 
 def any_key(schema: TableSchema) -> bool:
-    """Return True if keys may be of any type.
-
-    Different keys of the source may be equal for the server, such as 1 and 1.0.
+    """Return True if keys may be of any type. For the server, different keys of the source may then be equal, such as 1
+    and 1.0.
     """
     return any(form_of(schema.column(name).type) is BsonForm.VALUE for name in schema.primary_key)
 
@@ -113,9 +115,8 @@ def same_form(old: LogicalType, new: LogicalType) -> bool:
 
 
 def same_key(old: LogicalType, new: LogicalType) -> bool:
-    """Return True if keys written as `old` equal those written as `new`. Both have the same form.
-
-    A text with more fractional digits is a different key.
+    """Return True if a key written by the type `old` equals the same key written by the type `new`. Both types have the
+    same BSON form. For example, a time as a text with more fractional digits is a different key.
     """
     return form_of(old) not in _TEXTS or _digits(old) == _digits(new)
 

@@ -7,10 +7,11 @@
 | merge | the whole document of its key, or its deletion | the key |
 | merge, adopted | the fields that the table has, of a document that may have others | the key |
 
-If a document has fields besides the columns (`types.spread`), they follow the columns. The key is the value of a single
-column, or a document of several columns in their order. `by` stands for the pipeline and its state, because two
-pipelines may have the same `_seq`. If the ``_id`` of an insert exists already, because a part of the epoch was written
-before, the insert is repeated as an update of the whole document.
+If a document has fields in addition to the columns (`types.spread`), they come after the columns. If the key has one
+column, the ``_id`` is the value of that column; otherwise the ``_id`` is a document of the key's columns in their
+order. `by` identifies the pipeline and its state, because two pipelines may have the same `_seq`. If the ``_id`` of an
+insert exists already, because a part of the epoch was written before, the insert is repeated as an update of the whole
+document.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _ONE = ConstantElement(b"\x10limit\x00\x01\x00\x00\x00")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A command and its documents. `again` returns statements that write the same documents by updates."""
+    """A command and its documents. `again` returns the statements that write the same documents by updates."""
 
     command: str
     documents: bytes
@@ -65,8 +66,9 @@ class Statement:
 class DocumentLayout:
     """The layout of documents; see the module's table.
 
-    `dropped_columns` are fields that the source no longer has, which are written as null. `by` is the pipeline's
-    `short`. If a column was `made` (`TableCommit`), a document's own field with its name is left out.
+    `dropped_columns` are fields that the source no longer has; they are written as null. `by` identifies the pipeline
+    in ``_id``. `made` are the columns that a transform made (`TableCommit`): if a document has a field of its own with
+    such a name, that field is left out.
     """
 
     target: TableId
@@ -94,8 +96,8 @@ class DocumentLayout:
     def deletions(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Statement]:
         """Yield statements that delete the documents of rows with `DELETED`.
 
-        They come before `merges`, because the server may treat keys of different rows and types as equal, of which at
-        most one exists.
+        The deletions are carried out before `merges`. The server may treat the key of a deleted row and the key of a
+        written row, of different types, as equal.
         """
         for batch in _sliced(batches):
             yield from self.removals([batch.filter(batch.column(DELETED))])
@@ -117,7 +119,9 @@ class DocumentLayout:
         return ""
 
     def keys(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
-        """Yield lists of the ``_id`` of each row, some thousand at a time. Only this method makes an object per row."""
+        """Yield the ``_id`` of each row, in lists of some thousand. This method makes a Python object per row; all
+        others work on columns.
+        """
         for batch in _sliced(batches):
             for data, _, _ in self._encoded(Group("", [self._id(batch, "")]), batch):
                 yield [one[ID] for one in bson.decode_all(data, _CODEC)]

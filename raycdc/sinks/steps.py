@@ -170,7 +170,7 @@ def written_by_copy(target: TableId | str, held: CommitVector) -> FencedError:
 def is_of_copy(record: CommitVector, reached: CommitVector | None, tried: Collection[int]) -> bool:
     """Return True if `record` is newer than what this process knows of the target, and a driver with another copy of
     the state wrote it. `reached` is the vector that this process last read or wrote there. `tried` are the digests of
-    epochs that this process has tried to write since; such an epoch may have been written although the answer was lost.
+    epochs that this process may have written since, although it got no answer.
     """
     on = reached is not None and record.epoch > reached.epoch and differs(record.digest, reached.digest)
     return on and record.digest not in tried
@@ -344,8 +344,8 @@ class TargetVectors:
 
     def __init__(self) -> None:
         self._vectors: dict[TableId, CommitVector] = {}
-        #: For each target the digests of epochs that this process tried to write. Such an epoch may have been written
-        #: although the answer was lost.
+        #: For each target the digest of the epoch that this process last tried to write. The epoch may have been
+        #: written although the answer was lost.
         self._tried: dict[TableId, int] = {}
         #: For each target that held less than before, the epoch in which this was found.
         self._went_back: dict[TableId, int] = {}
@@ -373,7 +373,7 @@ class TargetVectors:
         return goal.digest, self._tried.get(target, 0)
 
     def is_of_copy(self, target: TableId, record: CommitVector) -> bool:
-        """Return True if the target went on by an epoch that this process did not try to write."""
+        """Return True if the target has a later epoch that this process did not try to write."""
         return is_of_copy(record, self.of(target), (self._tried.get(target, 0),))
 
     def went_back(self, target: TableId, epoch: int) -> None:
@@ -613,7 +613,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         target.evolve(work, commit_metadata)
 
     def _on_existing(self, target: TargetT, state: ForeignTarget) -> str:
-        """Return ``merge`` or ``replace`` for another writer's target. Raises its error if the target must not be used.
+        """Return ``merge`` or ``replace`` for another writer's target. Raises an error if the target must not be used.
         """
         if state.unusable is not None:
             raise state.unusable

@@ -613,8 +613,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         target.evolve(work, commit_metadata)
 
     def _on_existing(self, target: TargetT, state: ForeignTarget) -> str:
-        """Return ``merge`` or ``replace`` for another writer's target. Raises an error if the target must not be used.
-        """
+        """Return ``merge`` or ``replace`` for another writer's target. Raises an error if it must not be used."""
         if state.unusable is not None:
             raise state.unusable
         if self._context.on_existing == "fail":

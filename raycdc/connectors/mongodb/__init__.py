@@ -26,10 +26,10 @@ change stream has a log of resnapshots only (`QuietLog`), without positions, and
 **Chunks** are cut by `_id` in BSON's order across types (`keys.sort_key`) and read by index bounds, because comparisons
 in a query match one type only. Bounds of shard keys become the nearest `_id`, which is allowed because the set of
 documents that are read does not depend on where a bound lies. A shard key without `_id` may change, so all chunks are
-then read as of one cluster time (`keys.IndexBound`, `causal.AsOf`). Servers can read as of that time for some minutes
-only. Afterwards the collection is refused (`TIME_LOST`), and never resnapshotted silently. A selection of rows and
-fields (`selection.py`) is only for copies without a stream. No filter of a Spark query is pushed down to the server,
-because Spark 4.1 uses the plan of one query for different queries over the same DataFrame.
+then read as of one cluster time (`keys.IndexBound`, `raycdc.source.snapshot.handoff.as_of`). Servers can read as of
+that time for some minutes only. Afterwards the collection is refused (`TIME_LOST`), and never resnapshotted silently. A
+selection of rows and fields (`selection.py`) is only for copies without a stream. No filter of a Spark query is pushed
+down to the server, because Spark 4.1 uses the plan of one query for different queries over the same DataFrame.
 
 **Layouts.** A `CollectionLayout` decides once which columns documents have, and the schema document carries it. The
 loops write a value exactly or return why they cannot. Fields without a column go to `_rest`, so that inferring columns

@@ -1,4 +1,4 @@
-"""Decodes raw BSON into Arrow: calls the loops, enlarges their buffers, and explains values that they could not write.
+"""Decodes raw BSON into Arrow: calls the compiled loops, enlarges their buffers, and explains values that do not fit.
 
 One decoder reads the documents of one collection in one layout. The server's bytes are not trusted: a damaged batch is
 a `DataError` after the rows before the damage, in time and memory bounded by its size.

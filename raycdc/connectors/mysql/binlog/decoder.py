@@ -1,8 +1,9 @@
 """Decodes raw binlog events into Arrow batches and DDL. No I/O, no threads, no clock.
 
-`BinlogDecoder` is called by the log reader and by ``inspect binlog`` with buffers of complete events. Per buffer it
-runs one compiled pass that lists the row events (`EventPass`), one compiled decode per table map (`RowBatches`), and
-copies the arenas into batches. Python work is per table, DDL and new table map.
+`BinlogDecoder` is called by the log reader and by ``inspect binlog`` with buffers of complete events. For each buffer,
+a compiled pass lists the row events (`EventPass`), compiled loops decode the rows of each table map (`RowBatches`), and
+the column buffers (arenas) are copied into batches. Python code runs for each table, each DDL and each new table map,
+but not for each row.
 
 The decoder itself only walks over events; callers use these parts directly:
 

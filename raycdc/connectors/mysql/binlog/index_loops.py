@@ -1,8 +1,9 @@
 """The compiled pass over raw binlog events: transactions, positions, GTIDs and the list of row events to decode.
 
-Called by `binlog_decoder.BinlogDecoder` with a buffer of complete events. It recognises repeated TABLE_MAP events by
-their bytes, so that Python does work per *new* table map, DDL and file, not per event. It returns where and why it
-stopped (``STOP_…``); Python handles that one event and calls again.
+`decoder.BinlogDecoder` calls `index_events` with a buffer of complete events. Repeated TABLE_MAP events are recognised
+by their bytes, so that Python code runs for each *new* table map, DDL and file only, and not for each event.
+`index_events` returns where and why it stopped (``STOP_…``). Python then handles the event at this place, and calls
+again.
 
 Event layouts: MySQL Internals manual, "Binary Log Event Structure"; MariaDB knowledge base, "Replication Protocol".
 All multi-byte integers of event headers are little endian. Offsets below are from the start of an event:

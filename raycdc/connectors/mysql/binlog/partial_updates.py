@@ -1,7 +1,7 @@
 """Completes updates that log JSON values as differences (``binlog_row_value_options = PARTIAL_JSON``).
 
-Called by `BinlogDecoder` when its compiled pass meets such an update of a wanted table: the following events are
-copied, each such update is completed from its own before-image, and the copy is walked like the log itself.
+Called by `BinlogDecoder` when its compiled pass meets such an update of a wanted table: the update and the events after
+it are copied, each such update is completed from its own before-image, and the copy is decoded like the log itself.
 """
 
 from __future__ import annotations

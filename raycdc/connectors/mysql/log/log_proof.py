@@ -1,9 +1,9 @@
 """Proves that a position belongs to the server's log, and that the log can be read from there.
 
-Before anything is read (`prove`), the log is dumped, as by ``mysqlbinlog``, from the event in the position's mark, and
-that event is compared. `read_ahead` continues from there for a moment, so that damage soon after the position is
-reported before a run begins. Every problem is a `LogLostError`, because the only remedy is to read the tables again
-(``pipeline.on_log_lost``).
+`prove` runs before anything is read. It dumps the log, like ``mysqlbinlog``, from the event in the position's mark, and
+compares this event with the mark. `read_ahead` continues from there for a moment, so that damage soon after the
+position is reported before a run begins. Every problem is a `LogLostError`, because the only remedy is to read the
+tables again (``pipeline.on_log_lost``).
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ Reading continues at the beginning of the new server's log, `by_gtid`. Transacti
 this log, because the new server has a different commit order. The server skips these transactions. Positions of the two
 servers are never compared: chunks that are open are read again, and published chunks need no position any more.
 
-*Limit:* a log is recognised by its mark (`log_mark`) only at the server that wrote it. If the old server was reset,
-used the same GTIDs again, and only then was replaced by one that has these, only the numbers are compared.
+*Limit:* a log is recognised by its mark (`LogMark`) only at the server that wrote it. Between two servers, only the
+numbers of GTIDs are compared. Suppose that the old server was reset and used the same GTIDs again, and was then
+replaced by a server that has these new transactions: this is not detected.
 """
 
 from __future__ import annotations

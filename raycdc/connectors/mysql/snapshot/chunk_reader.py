@@ -1,8 +1,9 @@
 """Reads one chunk of a table as changelog inserts in Arrow, consistently with the log. Blocks.
 
 The log reader holds a chunk's events from position O (`opened_at`) on. The SELECT must see everything before O, and H
-(`ChunkEnd.high_watermark`) must be after everything it saw; the held events up to H are folded into its rows.
-`ConnectionRateLimiter` slows a chunk reader down, so that a snapshot leaves the source capacity for its own work.
+(`ChunkEnd.high_watermark`) must be after everything that the SELECT saw. The held events up to H are then applied to
+the rows of the SELECT. `ConnectionRateLimiter` slows a chunk reader down, so that a snapshot leaves the source capacity
+for its own work.
 
 `ChunkEnd.log_end` (D) is the log's end after the SELECT, on every server. It is needed because MariaDB's snapshot is
 older than its SELECT, so H does not show which table the SELECT found under the name

@@ -1,15 +1,15 @@
-"""Reads result sets into Arrow over the binary protocol of prepared statements, on the raw socket of a pymysql
-connection.
+"""Reads result sets of prepared statements (binary protocol) into Arrow, from the raw socket of a pymysql connection.
 
 The statement is prepared and executed once. Then bytes are received in bulk into one buffer, a compiled scan finds the
-packet boundaries, and a compiled loop decodes many packets at a time into a column arena (`columns.TableArena`, which
-the log uses, too, so that equal values give equal bytes; text comes in the columns' own character sets, so that the
-same code converts it). The binary protocol was chosen by measurement: the server sends about twice as many rows per
-second as with the text protocol, and floats arrive exactly.
+packet boundaries, and a compiled loop decodes many packets at a time into Arrow column buffers (`columns.TableArena`,
+the arena). The log is decoded into the same kind of arena, so that equal values give equal bytes. Text comes in the
+character sets of the columns, as in the log, so that the same code converts it. The binary protocol was chosen by
+measurement: the server sends about twice as many rows per second as with the text protocol, and floats arrive exactly.
 
 Theory of operation: ``recv → scan (packets complete?) → decode (arena full?) → batch``. A payload of 16 MB or more
 comes in several packets and is joined in the buffer first. The connection can be used again after the last batch, or
-after an error that the *server* reported. If the caller stops in between, or the network breaks, it is closed.
+after an error that the *server* reported. If the caller stops in between, or the network breaks, the connection is
+closed.
 
 `PacketReceiver` receives packets of the client/server protocol from the raw socket of a pymysql connection, which
 handles commands and login. One thread at a time.

@@ -1,7 +1,8 @@
 """Compiled helpers of all loops over values: numbers of both byte orders, decimals, room in a text column.
 
-The layout that loops write into is described in `columns.ArenaView`. No function here allocates memory or checks
-bounds. Callers have checked that values lie inside their buffers (`binlog.walk_loops`, `snapshot.resultset_loops`).
+Loops write into Arrow column buffers (the arena), whose layout is described in `columns`. No function here allocates
+memory. Callers have checked that input values lie inside their buffers (`binlog.walk_loops`,
+`snapshot.resultset_loops`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from raycdc.core.compiled import inlined, load
 from raycdc.core.loops.number_loops import negate
 
-#: The indices into `ArenaView.counters`.
+#: The indices into `MySqlArenaView.counters`.
 FULL_SLOT = 0
 FULL_NEED = 1
 FAILED_ROW = 2

@@ -1,8 +1,8 @@
 """Column arenas: the common memory layout into which the binlog loop and the result-set loop decode rows.
 
-A `TableArena` holds up to `rows_max` rows of one table in reusable buffers, laid out as Arrow wants them. A compiled
-loop gets its `view` (arrays only), writes rows, and `to_record_batch` copies them into one exactly sized, immutable
-slab. Both loops therefore produce the same bytes for the same values. No Python object exists per row.
+A `TableArena` holds up to `rows_max` rows of one table in reusable buffers, laid out as Arrow requires. A compiled loop
+gets its `view` (arrays only), writes rows, and `to_record_batch` copies them into one exactly sized, immutable slab.
+Both loops therefore produce the same bytes for the same values. No Python object exists per row.
 
 Contract for a loop writing row ``r`` of column ``c`` (`layouts.ColumnLayout` says what a column holds):
 

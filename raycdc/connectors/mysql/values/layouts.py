@@ -1,7 +1,7 @@
 """The layout of a table's columns in an arena: the step between the type mapping (`types`) and the compiled loops.
 
-The arena (`columns`) and both plans (`binlog.plan`, `snapshot.resultset`) use `layout_of`, so that label and code-point
-tables are numbered once. A layout depends only on the table.
+The arena (`columns`) and both plans (`binlog.tables.plan`, `snapshot.resultset`) use `layout_of`, so that tables of
+labels and code points have the same numbers in all of them. A layout depends only on the table.
 """
 
 from __future__ import annotations

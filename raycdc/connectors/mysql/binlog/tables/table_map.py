@@ -1,7 +1,7 @@
 """Parses TABLE_MAP events: the columns of row events, as far as the log describes them.
 
-Called by `decoder` once per distinct table map; `plan` then compares it with the table we know. `infer_table` makes a
-table from the map's own metadata for commands without a schema (`inspect binlog`).
+`parse_table_map` is called once for each distinct table map; `plan` then compares the map with the known table.
+`infer_table` makes a table from the map's own metadata for commands without a schema (`inspect binlog`).
 
 Layout: MySQL source, ``Table_map_log_event`` in libs/mysql/binlog/event/rows_event.h; the optional metadata
 (``binlog_row_metadata``) is a list of (type, length, value) after the null bitmap.

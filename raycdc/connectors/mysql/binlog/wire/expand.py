@@ -1,8 +1,9 @@
 """Expands compressed events of the log into a buffer that the decoder walks like the log itself.
 
-Called by `BinlogDecoder` when its compiled pass meets a compressed event; all events from there to the buffer's end (or
-the next file's beginning) are copied, so that many small compressed transactions are still decoded together. Events
-inside a compressed event get the end position of the compressed event, because the log has no positions inside it.
+Called by `BinlogDecoder` when its compiled pass meets a compressed event; all events from the compressed one to the
+buffer's end (or the next file's beginning) are copied, so that many small compressed transactions are still decoded
+together. Events inside a compressed event get the end position of the compressed event, because the log has no
+positions inside it.
 
 MySQL (``binlog_transaction_compression``): TRANSACTION_PAYLOAD holds a whole transaction, compressed with zstd or not
 at all; libs/mysql/binlog/event/codecs/binary.cpp. MariaDB (``log_bin_compress``): statements and row events, each with

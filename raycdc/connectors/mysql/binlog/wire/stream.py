@@ -6,7 +6,8 @@ sleeps. If the connection is lost, it raises `SourceUnavailableError`, and the c
 decoder's position.
 
 Back-pressure: a caller that stops reading leaves the server blocked in a write; ``net_write_timeout`` of the session is
-raised (by `connection.connect`, and again by `LogDump`), so that the server waits instead of closing the connection.
+raised (by `raycdc.clients.mysql.connect`, and again by `LogDump`), so that the server waits instead of closing the
+connection.
 
 `EventBuffer` is the memory between the socket and the decoder: the socket receives into `free`; `received` strips the
 packets' headers (`packet_loops`), so that events are contiguous; `take` returns the complete events. One thread.
@@ -191,10 +192,10 @@ class _Silence:
 class BinlogStream:
     """A replication connection from `offset` on, reading as the replica `server_id`.
 
-    With `server_id` 0 it ends at the log's end, and affects no other replica. `connection` is a fresh connection (see
-    `connection.connect`), owned by the stream from now on. `connect_again` makes another connection to the same server,
-    to continue after a torn file (`TornFiles`). The server sends a heartbeat every `heartbeat_s` when the log is idle.
-    Raises `SourceError` and its subclasses, like `read`.
+    With `server_id` 0 it ends at the log's end, and affects no other replica. `connection` is a fresh connection
+    (`raycdc.clients.mysql.connect`), owned by the stream from now on. `connect_again` makes another connection to the
+    same server, to continue after a torn file (`TornFiles`). The server sends a heartbeat every `heartbeat_s` when the
+    log is idle. Raises `SourceError` and its subclasses, like `read`.
     """
 
     def __init__(

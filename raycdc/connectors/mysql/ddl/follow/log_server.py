@@ -76,7 +76,7 @@ class Resolved:
 
 
 class ServerResolver:
-    """The resolver for one server, a `raycdc.connectors.mysql.ddl.follow.history.Resolver`."""
+    """The resolver for one server, a `Resolver`."""
 
     def __init__(self, connect: Callable[[], Connection[Any]], info: MySqlServerInfo, open_log: OpenLog) -> None:
         self._connect = connect

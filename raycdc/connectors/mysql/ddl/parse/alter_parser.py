@@ -1,4 +1,4 @@
-"""Parses the actions of ALTER TABLE, and the keys and constraints that these share with CREATE TABLE.
+"""Parses the actions of ALTER TABLE, and the keys and constraints that ALTER TABLE shares with CREATE TABLE.
 
 The layer of the DDL parser between column definitions and whole statements.
 """

@@ -1,9 +1,9 @@
 """Parses DDL statements into `statements` values: a recursive-descent parser for clauses about tables and columns.
 
 Clauses that cannot change a table's rows or columns (indexes, constraints, engine, partition layout) are skipped by
-their form. A clause that could, and is not understood, raises `Unparsable`; nothing is guessed. Grammar: MySQL manual,
-"CREATE TABLE Statement" and "ALTER TABLE Statement", with MariaDB's IF [NOT] EXISTS, OR REPLACE, WAIT and ONLINE.
-Called by `parse_ddl` only.
+their form. A clause that could change them, but is not understood, raises `Unparsable`; nothing is guessed. Grammar:
+MySQL manual, "CREATE TABLE Statement" and "ALTER TABLE Statement", with MariaDB's IF [NOT] EXISTS, OR REPLACE, WAIT and
+ONLINE. Called by `parse_ddl` only.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def start_offsets(
 def stop_offsets(
     cluster: Offsets, stop: StopOptions, partitions: Sequence[Partition], *, policy: Policy, now_ms: int
 ) -> dict[Partition, int]:
-    """Return the first offset not to read of each partition; empty if they never end.
+    """Return the offset at which reading of each partition ends; empty if partitions never end.
 
     If a partition has not reached a configured offset yet, its reader waits for it. An offset before the partition's
     first message is out of range.
@@ -109,7 +109,7 @@ _WAYS_OUT = (
 def in_range(
     cluster: Offsets, wanted: Mapping[Partition, int], *, policy: Policy, ways_out: str = _WAYS_OUT
 ) -> dict[Partition, int]:
-    """Return the offset to read each partition from: the `wanted` one if the partition has it.
+    """Return the offset to read each partition from: the offset in `wanted`, if the partition has it.
 
     Otherwise `policy` decides: reading begins at the earliest or the latest offset, or the policy ``fail`` raises
     `LogLostError`, with a text that ends with `ways_out`. The offset after the last message counts as existing.

@@ -103,7 +103,9 @@ NO_LOG = 0
 
 
 class MongoDbChunkReader:
-    """The `raycdc.source.snapshot.reader.reading.ChunkReader`. Used by one thread, except for `wake_up`.
+    """The reader of one chunk's documents, a `raycdc.source.snapshot.reader.reading.ChunkReader`.
+
+    Used by one thread, except for `wake_up`.
 
     It reads only data that a majority of the replica set has acknowledged. Each document of the chunk is read exactly
     once, because `_id` never changes, or because all chunks are read as of one cluster time. Each chunk has its own

@@ -208,7 +208,7 @@ class BinlogDecoder:
         return int(index.last_boundary(data, start, len(data), tx, self.cursor.checksum_bytes))
 
     def feed(self, events: Bytes) -> list[LogItem]:
-        """Decode complete events that follow those fed before; the buffer may be reused afterwards.
+        """Decode complete events that follow the events fed before; the buffer may be reused afterwards.
 
         Raises `CorruptLogError` (damage, with file and position), `SchemaError` (a table map does not fit its table)
         and `DataError` (an event that cannot be followed). On an error inside the buffer nothing of it is returned.

@@ -31,8 +31,8 @@ class BinlogRowsItem:
 
     `batch` has the columns of `changelog_schema`; `_seq` continues over all tables and items. `row_pos` holds the end
     position (in `file`) of the event each row came from. An update is two rows (-U, +U), never in different items.
-    `described` is the version of the table that the rows were decoded with: a buffer may hold rows of several. `kept`
-    is True if a `RowKeeper` stored the rows, and removed values that are not captured.
+    `described` is the version of the table that the rows were decoded with: a buffer may hold rows of several versions.
+    `kept` is True if a `RowKeeper` stored the rows, and removed values that are not captured.
     """
 
     table: TableId

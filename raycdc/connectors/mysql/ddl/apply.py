@@ -148,7 +148,7 @@ def apply_ddl(
     dialect: DdlDialect = _DEFAULT_DIALECT,
     default_charset: tuple[str, str] = ("utf8mb4", ""),
 ) -> AppliedDdl:
-    """Return the result of `ddl` for its table; None: the table does not exist before.
+    """Return the result of `ddl` for `table`, which is None if the table does not exist before the statement.
 
     `find_table` finds the other table of CREATE TABLE … LIKE. `default_charset` is the database's character set and
     collation, for a CREATE TABLE that names none. Raises `SchemaError` if the statement cannot have succeeded on this

@@ -70,7 +70,7 @@ def unreadable(stream: BinlogStream, offset: BinlogOffset, cause: CorruptLogErro
 class MySqlLogReader:
     """The log of the stream split, a `raycdc.source.snapshot.reader.reading.BlockingLog`.
 
-    `log` is read from `start` on. It has the cursor of `decoder`.
+    `log` is read from `start` on. `log` has the cursor of `decoder`.
     """
 
     def __init__(

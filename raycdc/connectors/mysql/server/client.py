@@ -171,9 +171,9 @@ def current_end(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOff
 def current_position(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
     """Return `current_end` with the transactions up to there.
 
-    The GTID set never names a transaction after the position. It may lack the last few before it while MySQL commits
-    them; `start_position` waits for them. Raises `SourceError` like `current_end`, and if a busy MariaDB gives no
-    consistent answer.
+    The GTID set never names a transaction after the position. While MySQL commits the last few transactions before the
+    position, the set may lack them; `start_position` waits for these commits. Raises `SourceError` like `current_end`,
+    and if a busy MariaDB gives no consistent answer.
     """
     if not info.is_mariadb:
         return current_end(connection, info)

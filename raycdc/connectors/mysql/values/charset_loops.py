@@ -149,7 +149,7 @@ def put_converted(
 ) -> Any:  # fmt: skip
     """Write text of another character set; a value with invalid bytes counts once in `losses`.
 
-    `exact`: invalid bytes are not allowed, because the column is in a key.
+    If `exact` is set, invalid bytes are an error, because the column is in a key.
     """
     total = np.int64(0)
     for i in range(count):

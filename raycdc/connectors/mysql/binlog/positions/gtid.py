@@ -159,7 +159,8 @@ class MariaDbGtidSet:
     def decode(cls, data: bytes) -> MariaDbGtidSet:
         """Parse the body of a GTID_LIST event. Raises `DataError`.
 
-        It has a count (28 bits), then domain(4) server(4) sequence(8) of each; the last entry of a domain counts.
+        The body has a count (28 bits), then domain(4) server(4) sequence(8) for each entry; the last entry of a domain
+        counts.
         """
         gtids = cls()
         try:

@@ -139,7 +139,7 @@ class RenameColumn:
 class SetDefault:
     """An ALTER COLUMN … SET DEFAULT or DROP DEFAULT (None). `computed` and `spelled` are as in `ColumnDefinition`.
 
-    It concerns existing rows only if the same statement adds the column.
+    The default concerns existing rows only if the same statement adds the column.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Layouts: the columns of a collection's documents with their types, and the treatment of values that fit none.
+"""Layouts: the columns of a collection's documents with their types, and the treatment of values that fit no column.
 
 A layout is decided when a collection is first read and kept in its schema document, so that all chunks of the
 collection are read in the same way, even after a change of the configuration.

@@ -1,4 +1,5 @@
-"""A change stream as `LogUnit`s: events of one cluster time are one transaction, passed on when it is complete.
+"""A change stream as `LogUnit`s: the events of one cluster time are a transaction, which is passed on when it is
+complete.
 
 | part | decides |
 |---|---|

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB: binlog and snapshot, wire bytes to Arrow in compiled loops."""
+"""The MySQL and MariaDB connector: compiled loops decode the binlog and snapshots from wire bytes into Arrow."""
 
 from __future__ import annotations
 

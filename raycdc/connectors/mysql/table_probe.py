@@ -1,7 +1,7 @@
 """Probes a table: its present schema, a position at which this schema is valid, and the start of its snapshot.
 
-For tables that are resnapshotted while others stream (`raycdc.source.tables.resnapshots`); runs in the log's fetcher
-thread.
+A table is probed before it is resnapshotted while other tables stream (`raycdc.source.tables.resnapshots`). The probe
+runs in the log's fetcher thread.
 
 `TableOptions` is the configuration of single tables: how one is cut into chunks, and its captured part.
 """

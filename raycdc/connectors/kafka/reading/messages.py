@@ -1,6 +1,6 @@
 """Converts a consumer's messages to columns.
 
-A few passes over whole batches of confluent-kafka's objects, without a loop.
+This takes a few passes over whole batches of confluent-kafka's objects, without a Python loop.
 
 Each message still costs confluent-kafka's own object and one C call for each of its parts; ``python -m bench topic``
 measures both. The messages of a partition come in long runs, which are cut out of the columns without copying.

@@ -1,4 +1,4 @@
-"""Connections to MongoDB, and its errors as ours: errors that a retry may resolve, and advice for all others."""
+"""Connections to MongoDB, and the translation of its errors into raycdc's errors."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""``snapshot.filter``, ``.fields`` and ``.limit``: the documents of a collection that are read, and their fields.
+"""The options ``snapshot.filter``, ``.fields`` and ``.limit``, which select documents of a collection and their fields.
 
-Only for collections that are read once. In a change stream a filter would mean something else: a document may begin or
-cease to meet the filter, and an update may come without the document that the filter needs. The server evaluates
-filters and projections. A filter or projection is refused here if chunks could overlap, or differ when they are read
-again.
+The options are only for collections that are read once. In a change stream a filter would mean something else: a
+document may begin or cease to meet the filter, and an update may come without the document that the filter needs. The
+server evaluates filters and projections. A filter or projection is refused here if chunks could overlap, or differ when
+they are read again.
 """
 
 from __future__ import annotations

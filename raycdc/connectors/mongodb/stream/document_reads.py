@@ -1,4 +1,4 @@
-"""Reads documents of changes that came without them, and tracks changes whose document was not found.
+"""Reads the documents of changes that came without documents, and tracks changes whose document was not found.
 
 A document that is not found was deleted since, and the stream has the deletion before the cluster time of the read.
 Such a change is not passed on. It is *absent* until one of these events of the stream:

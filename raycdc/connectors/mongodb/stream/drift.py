@@ -1,7 +1,7 @@
 """Widens inferred collections while they are followed: adds columns for new fields, and for values that fit no column.
 
 The fields of a change are examined before its rows are passed on; the decoder reports each name and type that went to
-`REST` once, so that nothing is done per row. The treatment:
+`REST` once, so that no Python code runs for each row. The treatment:
 
 | the field or value | and its treatment |
 |---|---|

@@ -1,4 +1,4 @@
-"""The binlog: events on the wire and on disk, positions in it, and the compiled decoder from events to Arrow.
+"""The binlog: its events on the wire and on disk, its positions, and the compiled decoder from events to Arrow.
 
 **Special events.** Compressed transactions (zstd) and MariaDB's compressed events are expanded into a buffer that the
 same compiled loops walk (`expand.py`). Updates that log JSON values as differences are completed in this buffer, too

@@ -1,4 +1,4 @@
-"""Decodes raw binlog events into Arrow batches and DDL. No I/O, no threads, no clock.
+"""Decodes raw binlog events into Arrow batches and DDL, without I/O, threads or a clock.
 
 `BinlogDecoder` is called by the log reader and by ``inspect binlog`` with buffers of complete events. For each buffer,
 a compiled pass lists the row events (`EventPass`), compiled loops decode the rows of each table map (`RowBatches`), and

@@ -1,4 +1,4 @@
-"""Filters the log's rows and schema changes to the captured part: filters, column lists, masks, current rows.
+"""Reduces the log's rows and schema changes to the captured part, by filters, column lists, masks and current rows.
 
 | before the change | after it | becomes |
 |---|---|---|

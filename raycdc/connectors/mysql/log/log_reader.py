@@ -1,4 +1,4 @@
-"""The binlog as a stream of `LogUnit`s: connection, compiled decoder and schema changes together.
+"""Reads the binlog as a stream of `LogUnit`s: combines the connection, the compiled decoder and the schema changes.
 
 Runs in the log fetcher's thread. Schema changes are applied here, at their position in the log, before any row after
 them is decoded; the reader's thread gets them as separate units and ends the epoch there.

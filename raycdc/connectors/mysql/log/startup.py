@@ -1,4 +1,4 @@
-"""Finds the start position of a pipeline without state, and the tables as they were there.
+"""Finds the start position of a pipeline without state, and the tables as they were at this position.
 
 Called by `enumerator_dialect` if ``source.startup`` names a position in the past. A start in the past raises two
 questions, both answered by reading the log once from there to its end, without decoding a row:

@@ -1,7 +1,7 @@
 """Reads the tables of a server from ``information_schema``: their names, columns, keys and sizes.
 
-A few queries per database, regardless of the number of tables. An account sees only tables that it may SELECT from. A
-table that is not listed does not exist or is not granted; the server does not report which.
+This takes a few queries for each database, however many tables the database has. An account sees only tables that it
+may SELECT from. A table that is not listed does not exist or is not granted; the server does not report which.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that a server can be captured with an account. Each finding has the statement that fixes it.
+"""Checks that an account can capture the tables of a server. Each finding has the statement that fixes it.
 
 `check_source` changes nothing; each finding is one `CheckResult`. `require_ok` turns failed required findings into one
 error that fits on a screen. ``raycdc check`` does all checks. A start uses `require_source`, which gives no advice, and

@@ -1,4 +1,4 @@
-"""Compiled loops of `sort_keys`: statements with a thousand literals, times as numbers, and the search of bounds."""
+"""Compiled loops of `sort_keys`: they write statements with a thousand literals, convert times, and search bounds."""
 
 from __future__ import annotations
 

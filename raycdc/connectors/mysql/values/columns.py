@@ -1,4 +1,4 @@
-"""Column arenas: the common memory layout into which the binlog loop and the result-set loop decode rows.
+"""Column arenas: reusable Arrow column buffers, into which the binlog loop and the result-set loop decode rows.
 
 A `TableArena` holds up to `rows_max` rows of one table in reusable buffers, laid out as Arrow requires. A compiled loop
 gets its `view` (arrays only), writes rows, and `to_record_batch` copies them into one exactly sized, immutable slab.

@@ -1,9 +1,10 @@
-"""Checks at a start that a source still matches its state: the owner of its log, and the way of capturing tables.
+"""Checks at a start that a source still matches its state: that its log has the same owner, and that tables are
+captured in the same way.
 
-A state records the owner of its log, which gives positions their meaning: a server, or a replica set. After a fail-over
-or a mistake, another owner may answer at the same address. The connector then checks if the new owner has the same
-transactions, and refuses it if not. Tables must be captured in the same way as at their snapshot, because a target must
-not mix two ways.
+The owner of a log is a server or a replica set. Positions have a meaning only in the log of their owner, so a state
+records it. After a fail-over or a mistake, another owner may answer at the same address. The connector then checks if
+the new owner has the same transactions, and otherwise refuses to run. Tables must be captured in the same way as at
+their snapshot, because a target must not mix rows of two ways.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def require_as_begun(
 ) -> None:
     """Raise `ConfigError` if a followed table is now captured in another way than when it was first read.
 
-    `begun` returns how a table was captured, according to its schema document; `now` returns how the configuration
-    captures it. `options` are the keys that decide it.
+    `begun` returns the way in which a table was captured, according to its schema document. `now` returns the way in
+    which the configuration captures it. `options` are the configuration keys that decide about the way.
     """
     for table, state in split.state.followed.items():
         before, after = begun(split.schemas[state.schema]), now(table)
@@ -40,9 +41,8 @@ def require_as_begun(
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
-    """The present owner of a log: its `identity`, as states record it (empty: none), and its `address`.
-
-    In messages, `noun` is the word for the owner, and `option` is the key with the address.
+    """The present owner of a log: its `identity`, as states record it (empty: none), and its `address`. In messages,
+    `noun` is the word for the owner, and `option` is the configuration key with the address.
     """
 
     identity: str
@@ -51,15 +51,14 @@ class LogOwner:
     option: str
 
     def is_another(self, begun: str) -> bool:
-        """Return True if positions of the owner `begun` are invalid here.
-
-        A state without an owner is valid everywhere.
+        """Return True if positions of the owner with the identity `begun` are invalid here. Positions of a state
+        without an owner are valid everywhere.
         """
         return bool(begun) and begun != self.identity
 
     def require_again(self, begun: str) -> None:
-        """Raise `LogLostError` if the present owner is another one than `begun`, because tables must not be read again
-        from it.
+        """Raise `LogLostError` if the present owner is not the one with the identity `begun`. Its tables must not be
+        read instead.
         """
         if self.is_another(begun):
             raise LogLostError(

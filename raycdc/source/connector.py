@@ -1,8 +1,8 @@
 """The interface of a source: everything that the author of a connector implements.
 
 A connector is a package with an entry point in ``raycdc.sources``: a `raycdc.plugins.Plugin` that names the model of
-its ``[source]`` section (a `raycdc.config.SourceConfig`) and its `Source`. raycdc makes the source again in every
-process that needs it, from the section and a `SourceContext`, so it is picklable and holds no connection.
+its ``[source]`` section (a `raycdc.config.SourceConfig`) and its `Source`. raycdc makes the source in every process
+that needs it, from the section and a `SourceContext`. A source is therefore picklable and holds no connection.
 
 | the connector reads | it implements |
 |---|---|
@@ -12,9 +12,9 @@ process that needs it, from the section and a `SourceContext`, so it is picklabl
 To copy: `raycdc/connectors/datagen` for the first kind, ``examples/custom_source`` for one without a snapshot, and
 ``examples/custom_events`` for the second kind, with events of its own in both directions.
 
-The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`; an enumerator, created or restored; a reader,
-created in each reader process; and `acknowledge` for ``notifyCheckpointComplete``. Optional abilities are the second
-half of `Source`; the default of each of these methods means that the source lacks the ability.
+The nouns are those of Flink's FLIP-27 and of Flink CDC. For example, an enumerator is created or restored, and a reader
+is created in each reader process; ``notifyCheckpointComplete`` is called `acknowledge` here. The methods in the second
+half of `Source` are optional abilities. The default of such a method means that the source lacks the ability.
 
 | called in | methods |
 |---|---|
@@ -24,15 +24,15 @@ half of `Source`; the default of each of these methods means that the source lac
 | the coordinator's process | `create_enumerator`, `acknowledge` |
 | every reader's process | `create_reader`, `warm_up`, `statistics` |
 
-All of them may block, except `create_enumerator` and `create_reader`. They raise `raycdc.errors.SourceError` with what
-happened and what to do, `SourceUnavailableError` if a retry may help, and `LogLostError` if the log no longer reaches
-back to the state's position.
+All of these methods may block, except `create_enumerator` and `create_reader`. They raise `raycdc.errors.SourceError`
+with a text about the problem and the solution. It is a `SourceUnavailableError` if a retry may help, and a
+`LogLostError` if the log no longer reaches back to the state's position.
 
 A `check` returns each problem that it finds as a ``CheckResult(ok=False)`` with the fix, and the later checks (of
 tables, transforms and the sink) go on. It raises `SourceError` only if the source cannot be reached; the later checks
 are then skipped, because they need the source, too.
 
-A source of tables imports, beside this page:
+A source of tables needs the following names, in addition to those of this module:
 
 | you will import | for |
 |---|---|
@@ -109,14 +109,14 @@ class Boundedness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """What a source knows of its pipeline.
+    """The parts of a pipeline's configuration that its source needs. The source gets it when it is made. Picklable; its
+    ``repr`` shows no key.
 
-    It is given to the source when that is made. Picklable; its ``repr`` shows no key.
-
-    `rules` say what targets can follow and hold; `left_out` are the kinds of schema changes that are ignored; `masking`
-    says which values no state may store in the clear; `sink` is the sink's type, empty if a Python caller takes the
-    epochs. With `needs_before_images`, every change must come with the row before it, and a table with a change that
-    lacks it is parked. `read_statement` parses DDL statements of another connector's database in messages.
+    `rules` are the rules about rows and changes that targets can hold and follow. `left_out` are the kinds of schema
+    changes that are ignored. `masking` encrypts values that the state must not contain in plain text. `sink` is the
+    sink's type, empty if a Python caller takes the epochs. If `needs_before_images` is True, every change must come
+    with the row before it, and a table with a change that lacks this row is parked. `read_statement` parses DDL
+    statements of another connector's database in messages.
     """
 
     rules: TargetRules = field(default_factory=TargetRules)
@@ -133,9 +133,8 @@ class SourceContext:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as it is captured, with its schema and estimated numbers of rows, bytes and chunks (0: not known).
-
-    `note` explains an unexpected cut into chunks.
+    """A captured table, with its schema and estimated numbers of rows, bytes and chunks (0: unknown). If the table is
+    cut into chunks in an unexpected way, `note` explains the reason.
     """
 
     schema: TableSchema
@@ -155,8 +154,8 @@ class SourceFindings:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The position from which a log can be read after its present position was lost, and all tables at that position,
-    which are read again.
+    """The position from which a log can be read after the state's position was lost, and all tables at that position.
+    These tables are resnapshotted.
     """
 
     position: Position
@@ -166,9 +165,8 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """The unread size of a log, and the shortest time for which the source keeps the log; None if unknown.
-
-    `forever`: the log is kept until it is deleted by hand.
+    """The unread size of a log, and the shortest time for which the source keeps the log; None if unknown. `forever` is
+    True if the log is kept until it is deleted by hand.
     """
 
     unread_bytes: int | None = None
@@ -196,16 +194,18 @@ class Source(ABC, Generic[ConfigT]):
 
         Changes nothing anywhere.
 
-        `last` is the newest manifest of the state, None before the first epoch. If `names_reported` is True, configured
-        tables that do not exist were already reported. Raises `SourceError` only if the source cannot be reached.
+        `last` is the newest manifest of the state, None before the first epoch. If `names_reported` is True, the caller
+        has already reported configured tables that do not exist. Raises `SourceError` only if the source cannot be
+        reached.
         """
 
     @abstractmethod
     def preflight(self, last: Manifest | None) -> None:
-        """Raise the problems that `check` finds as errors, before a run goes on after the epoch `last` (None at a first
-        start).
+        """Raise an error for a problem that `check` would find, before a run goes on after the epoch of the manifest
+        `last` (None at a first start).
 
-        Raises `SourceError` with the fix, and `LogLostError` if the log no longer reaches back.
+        Raises `SourceError` with the solution, and `LogLostError` if the log no longer reaches back to the position in
+        `last`.
         """
 
     @abstractmethod
@@ -220,11 +220,12 @@ class Source(ABC, Generic[ConfigT]):
     def create_reader(self, context: ReaderContext) -> SourceReader: ...
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Accept that the sink durably holds everything before these positions of the unbounded splits, by split id.
+        """Take note that the sink durably holds everything before these positions of the unbounded splits, by split id.
 
         Use it for logs that are kept until they are acknowledged (a replication slot), and to show progress (a consumer
-        group). Called after commits, one call at a time and in their order. Calls may skip commits, and may repeat
-        positions after a restart. An error is reported and ends nothing: the next commit's call covers it.
+        group). Called after commits, one call at a time and in their order. Not every commit has a call, and after a
+        restart positions may be repeated. An error is reported and does not end the run, because the call after the
+        next commit includes these positions.
         """
 
     def selection(self) -> TableSelection | None:
@@ -232,9 +233,8 @@ class Source(ABC, Generic[ConfigT]):
         return None
 
     def restart(self, last: Manifest) -> Restart | None:
-        """Return where to go on if the log was lost; None if the source cannot take snapshots.
-
-        Raises `LogLostError` if the source was replaced by another one, because its data may be anything.
+        """Return the position at which to go on if the log was lost; None if the source cannot take snapshots. Raises
+        `LogLostError` if another source answers at the address, because its data may be entirely different.
         """
         return None
 
@@ -246,7 +246,9 @@ class Source(ABC, Generic[ConfigT]):
         """Raise `ConfigError` if a followed table would be read in another way than its written rows were."""
 
     def has_before_images(self) -> bool:
-        """Return True if every change comes with the previous row now. Only then `needs_before_images` may be set."""
+        """Return True if, with its present settings, the source sends the previous row with every change. Only then
+        `needs_before_images` may be set.
+        """
         return False
 
     def incremental(self) -> IncrementalSource[Any] | None:
@@ -261,7 +263,7 @@ class Source(ABC, Generic[ConfigT]):
     def log_retention(self, last: Manifest) -> LogRetention | None:
         """Return the size and retention of the source's log after the epoch `last`; None if unknown.
 
-        Called while a run goes on; blocks on a connection of its own. Raises `SourceError`.
+        Called during a run. Blocks, and uses a connection of its own. Raises `SourceError`.
         """
         return None
 
@@ -277,9 +279,9 @@ class Source(ABC, Generic[ConfigT]):
 class IncrementalSource(Source[ConfigT]):
     """A source of tables: chunks of a snapshot without locks, and one log (Flink CDC's ``IncrementalSource``).
 
-    `raycdc.source.snapshot.handoff.hand_off` merges the two; a connector says how to cut, read and compare. Ordinals,
-    the positions of the log as numbers, must order all rows that one chunk can see
-    (`raycdc.source.snapshot.reader.reading.HighWatermark`).
+    `raycdc.source.snapshot.handoff.hand_off` merges chunks and log. A connector implements how tables are cut into
+    chunks, how chunks and log are read, and how keys are compared. *Ordinals* are positions of the log as numbers. They
+    must order all rows that one chunk can see (`raycdc.source.snapshot.reader.reading.HighWatermark`).
     """
 
     def incremental(self) -> IncrementalSource[ConfigT]:
@@ -288,8 +290,8 @@ class IncrementalSource(Source[ConfigT]):
     @property
     @abstractmethod
     def ring_s(self) -> float:
-        """Return for how many seconds dropped rows are remembered, because the server cannot say when they become
-        visible; 0 if it can.
+        """Return the number of seconds for which the log reader remembers dropped rows, because the server cannot
+        report when a transaction becomes visible to a SELECT; 0 if it can.
         """
 
     @abstractmethod
@@ -302,13 +304,13 @@ class IncrementalSource(Source[ConfigT]):
 
         Blocks. Raises `LogLostError` if the position is gone.
 
-        If a table in ``split.state.parked`` is marked ``again``, the log begins it
+        If a table in ``split.state.parked`` is marked ``again``, the log reader resnapshots it
         (`raycdc.source.tables.resnapshots.begin`), or parks it again if that fails; ``raycdc tables resnapshot`` waits
-        for this. The log delivers no rows of other parked tables, but its positions advance past their changes
-        (`LogProgress`), because a bounded run ends at `EnumeratorDialect.current_ordinal`.
+        for this. The log reader delivers no rows of the remaining parked tables. It still reports positions after their
+        changes (`LogProgress`), because a bounded run ends at `EnumeratorDialect.current_ordinal`.
 
-        A split with `is_catch_up` set is opened while this process reads the same log at a later position, unless the
-        configuration rules that out (`SourceConfig.why_read_once`).
+        If the split has `is_catch_up` set, this process already reads the same log at a later position. This case does
+        not occur if the log can be read only once at a time (`SourceConfig.why_read_once`).
         """
 
     @abstractmethod
@@ -322,9 +324,9 @@ class IncrementalSource(Source[ConfigT]):
     def is_complete(self, notes: LogNotes, up_to: int) -> bool:
         """Return True if the log's `notes` (`LogPosition.notes`) hold nothing pending up to the ordinal `up_to`.
 
-        Pending means: still to be delivered, although the log has passed its position. While something is pending, the
-        reported ordinal may stay before that position. A table is not moved from one stream to the other, and a bounded
-        run does not end, until neither stream has anything pending.
+        A change is pending if the log reader has passed its position and has not delivered it yet. While a change is
+        pending, the reported ordinal may stay before the position of the change. Until nothing is pending in the log
+        and in the catch-up stream, no table is moved from one to the other, and a bounded run does not end.
         """
         return True
 
@@ -334,9 +336,8 @@ class IncrementalSource(Source[ConfigT]):
         return True
 
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState | None:
-        """Return how to cut the followed `table` with the shape of `document` for a reread; None: in one piece.
-
-        Blocks.
+        """Return the planner that cuts the followed `table` into chunks to read it again; None if it is read in one
+        piece. The table has the schema in `document`. Blocks.
         """
         return None
 
@@ -347,10 +348,8 @@ class IncrementalSource(Source[ConfigT]):
         return ()
 
     def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
-        """Raise `ConfigError` with the reason if the rows of `table` that `again` names cannot be read.
-
-        The table is followed and has the shape of `document`; its `ChunkReader` reads the rows. Queries the server and
-        blocks.
+        """Raise `ConfigError` with the reason if a `ChunkReader` cannot read the rows of `table` that `again`
+        describes. The table is followed and has the schema in `document`. Queries the server and blocks.
         """
         raise ConfigError(f"Rows of a {self.config.type} source cannot be asked for by a predicate or by their keys.")
 
@@ -358,9 +357,9 @@ class IncrementalSource(Source[ConfigT]):
         return restore_or_create(context, self.enumerator_dialect(), start)
 
     def threading(self, fetchers: int) -> ThreadingModel:
-        """Return how one reader reads chunks, with at most one chunk for each of `fetchers` threads.
-
-        If the source limits how many readers have work (`SourceConfig.readers_max`), a reader has one connection.
+        """Return the threading model in which one reader reads chunks: at most one chunk at a time for each of
+        `fetchers` threads. If the source limits the number of readers with work (`SourceConfig.readers_max`), a reader
+        uses one connection.
         """
         return MultiThreaded(fetchers) if fetchers > 1 and not self.config.readers_max else Sequential()
 
@@ -383,7 +382,8 @@ class _FetchedDialect:
 
     @property
     def ring_s(self) -> float:
-        # The server is queried once the reader runs, so an unreachable server ends one incarnation and not the job.
+        # The server is queried after the reader has started, so an unreachable server ends one incarnation of the
+        # reader and not the job.
         return self._source.ring_s
 
     def open_log(self, split: StreamSplit) -> LogSource:
@@ -402,7 +402,7 @@ class _FetchedDialect:
         return self._threads.chunks(self._source.chunk_reader, threading=self._threading)
 
     def key_order(self, split: StreamSplit) -> KeyOrder:
-        # Done here and not where the log is opened, because that happens in the background, and a run may end first.
+        # Done here, because the log is opened in the background, and a run may end before that.
         self.require_as_begun(split)
         return self._source.key_order(split)
 

@@ -1,4 +1,4 @@
-"""A table's schema document: stored under its fingerprint, and sent with splits and schema changes."""
+"""The schema document of a table, which is stored under its fingerprint and sent with splits and schema changes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from raycdc.model import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class SchemaDocument:
-    """A table's columns and primary key, which all code may use, and data of the connector, which only it may use
-    (`own`).
-
-    Invariant: the JSON is kept as it was made or read, so the document is always written again unchanged.
+    """A table's columns and primary key, which all code may use, and data that only the connector may use (`own`).
+    Invariant: the JSON is kept in the form in which it was made or read, so a document that was read is written
+    unchanged.
     """
 
     _json: Mapping[str, Any]

@@ -9,8 +9,8 @@ the log, or read as a new one if the log has none |
 | selected and at the source, ended in the state | selected or created again: read again |
 | in the state, and not selected any more | ended: its target keeps its rows, and the state says so |
 
-Pure; sources list their tables (`raycdc.source.connector.Source.selection`). The last row is carried out when the state
-is loaded (`without_left`); the others become requests (`raycdc.source.tables.table_requests`).
+Pure; sources list their tables (`raycdc.source.connector.Source.selection`). Tables of the last row are ended when the
+state is loaded (`without_left`). For the other rows, requests are made (`raycdc.source.tables.table_requests`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _KEPT = "its target keeps what it had"
 class TableSelection:
     """The tables of a source that its configuration selects.
 
-    `tables` are the selected ones, `there` are all existing ones, `named` those that the configuration names in full,
-    and `patterns` its other entries; `key_path` is the configuration key.
+    `tables` are the selected tables, `there` are all tables that exist, `named` are the names that the configuration
+    gives in full, and `patterns` are its other entries. `key_path` is the configuration key.
     """
 
     key_path: str
@@ -119,7 +119,8 @@ class SelectionChanges:
     """The changes of the selection at a start, by table name: `new` tables, tables that are selected again (`back`),
     and tables that are no longer selected (`left`).
 
-    `made` are new tables that were created since the last start, and that it would have selected.
+    `made` are new tables that were created since the last start; the configuration of the last start would have
+    selected them, too.
     """
 
     new: tuple[str, ...] = ()
@@ -160,7 +161,8 @@ def changes_of(
 def without_left(state: StreamState, captures: Callable[[TableId], bool]) -> StreamState:
     """Return the stream split's state with unselected tables ended; unchanged if there are none.
 
-    The same configuration gives the same result until a manifest has it, so nothing needs to be durable before.
+    The result need not be stored before a manifest contains it, because the same configuration gives the same result
+    again.
     """
     number = state.changes + 1
     for table in _left(state, captures):

@@ -1,4 +1,4 @@
-"""Splits: immutable on the wire; the mutable state of a split lives in the one reader that has it."""
+"""Splits. They are immutable values on the wire; the one reader that has a split keeps a mutable state of it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ class ChunkId:
 class OpenedAt:
     """The position at which the log reader opened a chunk: the chunk's SELECT must see everything up to `position`.
 
-    `ring_s` is how long the log reader remembers dropped rows, if the source does not say when a transaction becomes
-    visible; 0 otherwise. `as_of` is the position as of which all chunks of the table are read, if there is one.
+    `ring_s` is the time for which the log reader remembers dropped rows, if the source does not report when a
+    transaction becomes visible; 0 otherwise. If all chunks of the table are read as of one position, `as_of` is that
+    position.
     """
 
     position: Position
@@ -52,11 +53,11 @@ class OpenedAt:
 class BackfillRows(JsonObject):
     """Rows of a followed table that are read again, parallel to its log, for a backfill.
 
-    `backfill` is the id of the backfill's command (`raycdc.source.snapshot.rereading.backfill`). Within the chunk's
-    range, rows are read that meet `where`, a predicate of the source; all if it is empty. With `keys`
-    (`raycdc.source.snapshot.rereading.backfill_keys`), rows with these keys are read, and keys that the source lacks
-    are deleted; without, nothing is deleted. `order` is that of the chunk key when the range was cut, as
-    `PlannedChunks` has it; in another order, the range would contain other rows.
+    `backfill` is the id of the backfill's command (`raycdc.source.snapshot.rereading.backfill`). Rows in the chunk's
+    range are read if they match `where`, a predicate in the source's language (empty: all rows). If there are `keys`
+    (`raycdc.source.snapshot.rereading.backfill_keys`), rows with these keys are read, and keys that the source does not
+    have are deleted. `order` is the order of the chunk key when the range was cut (`PlannedChunks.order`); in another
+    order, the range would contain different rows.
     """
 
     backfill: str
@@ -67,14 +68,13 @@ class BackfillRows(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSplit(JsonObject):
-    """One chunk of a table: chunk keys in [lower, upper), None meaning unbounded.
-
-    `includes_null` makes it (also) the chunk of NULL keys, `only_null` the chunk of nothing else. Bounds are JSON-able
-    values as the dialect writes them. `attempt` counts how often the chunk was assigned; messages of an earlier attempt
-    are void. `incarnation` is the table's: it changes when the table is dropped, truncated or created again, and voids
-    older chunks. `as_of` is set if all chunks of the table are read as of one position of the log
-    (`raycdc.source.snapshot.handoff.as_of`), which is not before this ordinal. `again` is set for chunks of a followed
-    table, read parallel to its log.
+    """One chunk of a table: the rows with chunk keys in [lower, upper); None means unbounded. If `includes_null` is
+    True, the chunk also has the rows with NULL keys; if `only_null` is True, it has only these. Bounds are JSON values
+    in the form that the dialect writes. `attempt` counts how often the chunk was assigned; messages of earlier attempts
+    have no effect. `incarnation` is the incarnation of the table. It changes when the table is dropped, truncated or
+    created again, and voids older chunks. `as_of` is set if all chunks of the table are read as of one position of the
+    log (`raycdc.source.snapshot.handoff.as_of`), which is not before this ordinal. `again` is set for a chunk of a
+    backfill, whose table is followed at the same time.
     """
 
     table: TableId
@@ -110,8 +110,8 @@ class StreamSplit:
 
     For example, the schema of the followed table ``t`` is ``split.schemas[split.state.followed[t].schema].schema``.
 
-    With `is_catch_up`, it is a catch-up stream of tables that were paused, parallel to the log of all others; only the
-    reader knows that.
+    If `is_catch_up` is True, it is a catch-up stream of paused tables, which is read at the same time as the log of all
+    other tables. Only the reader makes such a split; the enumerator does not know it.
     """
 
     state: StreamState
@@ -138,7 +138,7 @@ class PartitionSplit:
     """One of many independent logs (a partition of a topic), from `state` on.
 
     `state` is sealed with every epoch and has at least ``position``. `until` is the end of the split in this run, in
-    the connector's own form. It is not part of the state.
+    the connector's own form. It is no part of the state.
     """
 
     split_id: str

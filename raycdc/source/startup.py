@@ -1,8 +1,8 @@
 """The start options of sources with one log, and checks of options about single tables.
 
-A table's option is an error if the section does not select the table; its value is checked separately. Both are checked
-when the configuration is read, so that all errors are reported together. Only the source can check that the table
-exists and has the columns that an option names. Pure.
+An option about a table is an error if the section does not select the table, or if its value is invalid. Both are
+checked when the configuration is read, so that all errors are reported together. Later, the source checks that the
+table exists and has the columns that the option names. Pure.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ ValueT = TypeVar("ValueT")
 def require_selected(section: SelectedTablesConfig, options: Mapping[str, Iterable[str]], *, noun: str) -> None:
     """Raise ValueError if a table has an option but is not selected.
 
-    `options` has the tables' names by key. `noun` is the word for a table in messages.
+    `options` has, for each configuration key, the names of tables that have an option there. `noun` is the word for a
+    table in messages.
     """
     for key, names in options.items():
         for name in names:

@@ -1,5 +1,5 @@
-"""Strategies for ``raycdc bench splits``: ways of cutting tables, with the server's costs, and ways of sharing
-partitions among readers.
+"""The interface between sources and ``raycdc bench splits``, which compares ways of cutting tables into chunks, and
+ways of dividing partitions among readers.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ class ServerCosts:
 
 @dataclass(frozen=True, slots=True)
 class SplitTrial(Generic[SourceT_co]):
-    """One way of cutting tables, to be compared with others.
-
-    `source` is the user's source, set to cut by the strategy; it can be pickled. `costs` returns its server's work so
-    far, only for the statements of this `source` in this process if the server can separate them. It blocks. `settings`
-    are the lines of the configuration that choose the strategy.
+    """One way of cutting tables, to be compared with others. `source` is the user's source with this way of cutting
+    configured; it can be pickled. `costs` returns the work of its server so far, and blocks. If the server can separate
+    it, that is only the work for statements of `source` in this process. `settings` are the lines of the configuration
+    that choose this way.
     """
 
     name: str
@@ -48,9 +47,9 @@ class SplitTrial(Generic[SourceT_co]):
 
 @dataclass(frozen=True, slots=True)
 class TrialPartition:
-    """A partition and its content: offsets from `first` up to `end`, some of which may be no messages.
-
-    Transaction markers and messages removed by compaction are examples. `name` is that of its split.
+    """A partition and its content: the offsets from `first` up to `end`. An offset may have no message, for example
+    because it is a transaction marker or because compaction removed the message. `name` is the name of the partition's
+    split.
     """
 
     name: str
@@ -67,9 +66,8 @@ class TrialPartition:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Messages of a partition that were read, and the time that decoding them took.
-
-    `done`: nothing of the partition is left to read.
+    """Messages of a partition that were read, and the time that decoding them took. `done` is True if nothing of the
+    partition is left to read.
     """
 
     name: str
@@ -84,9 +82,8 @@ class TrialReader(Protocol):
     """The consumer of one reader. For one thread."""
 
     def read(self, messages_max: Mapping[TrialPartition, int]) -> Iterator[Piece]:
-        """Yield the messages of the given numbers of offsets, with all partitions interleaved as in a job.
-
-        Blocks; raises `SourceError`, and `DataError` for a message that a run would refuse.
+        """Yield the messages of each partition's first offsets, as many as given for it, with all partitions
+        interleaved as in a job. Blocks. Raises `SourceError`, and `DataError` for a message that a run would refuse.
         """
         ...
 

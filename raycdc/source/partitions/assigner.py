@@ -1,8 +1,6 @@
-"""Assigns many unbounded splits to readers, takes them back, and moves them for balance.
-
-Enumerators use it.
-
-It is pure, except for calls to its context. A split has at most one owner at any time, even after a crash:
+"""Assigns many unbounded splits (partitions) to readers, takes them back, and moves them to balance the readers. Used
+by enumerators. It is pure, except for calls to its context. A split has at most one owner at any time, even after a
+crash:
 
 | a split is | next |
 |---|---|
@@ -10,15 +8,14 @@ It is pure, except for calls to its context. A split has at most one owner at an
 | owned | its state is sealed with each epoch; it waits again when `back` reports that the coordinator has it |
 | moving | it was asked back from an overloaded reader; owned until it is `back`, then given to its target |
 
-A reader is overloaded if its splits bring more bytes than those of other readers at two checks in a row, or, if readers
-do not report bytes, if it has two partitions more than another.
+A reader is overloaded if its splits bring more bytes than those of other readers at two checks in a row. If readers do
+not report bytes, a reader is overloaded if it has two partitions more than another reader. A split that is asked back
+is released at the reader's next seal (`raycdc.source.partitions.partition_source_reader`), so the new owner continues
+exactly after the old owner's rows. Assignments are not stored: after a restart every split waits for a reader.
 
-A split that is asked back is released at the reader's next seal (`raycdc.source.partitions.partition_source_reader`),
-so it goes on exactly after the old owner's rows. None of this is stored: after a restart every split simply waits.
-
-The load of a partition is its present bytes per second, plus its backlog divided by `DRAIN_S`. Partitions without load
-count a little, so that they are shared out as well. A partition that brings more than its reader's others together
-stays, and the others move, so that it gets a reader of its own.
+The load of a partition is its present bytes per second, plus its backlog divided by `DRAIN_S`. A partition without load
+counts a little, so that such partitions are divided among the readers, too. If a partition brings more than all other
+partitions of its reader together, it stays and the others are moved, so that it gets a reader of its own.
 """
 
 from __future__ import annotations
@@ -37,8 +34,8 @@ DRAIN_S = 60.0
 LEAST_BYTES_PER_S = 256 << 10
 #: The share of the mean load that each partition counts at least.
 EACH = 0.02
-#: A reader is overloaded if its load exceeds the mean by this share, and a move can help. A move is made only if the
-#: receiver's load then stays below the giver's previous load by this share.
+#: A reader is overloaded if its load exceeds the mean by this fraction, and a move can help. A move is made only if the
+#: load of the receiving reader then stays below the previous load of the giving reader by this fraction.
 GAIN = 0.1
 #: The interval of load checks, in seconds: a few of the windows over which readers report loads, independent of the
 #: epoch interval.
@@ -72,9 +69,8 @@ def overloaded(owned: Mapping[int, Collection[str]], weight: Mapping[str, float]
 def moves_by_load(
     owned: Mapping[int, Collection[str]], weight: Mapping[str, float], givers: Collection[int]
 ) -> dict[str, tuple[int, int]]:
-    """Return the partitions to move (split → from, to) from `givers`, each to the reader with the least load then.
-
-    Of each giver, the largest that fit go first, and never its last one.
+    """Return the partitions to move (split → from, to) from the readers `givers`. Each goes to the reader that then has
+    the least load. The largest partitions that fit are moved first. A giver keeps at least one partition.
     """
     splits = {reader: sorted(names, key=lambda name: (weight.get(name, 0.0), name)) for reader, names in owned.items()}
     load = {reader: sum(weight.get(name, 0.0) for name in names) for reader, names in splits.items()}
@@ -109,9 +105,8 @@ class LoadPoll:
         self.known = False
 
     def is_due(self, now_s: float) -> bool:
-        """Return True if a load check is due, and count it as made.
-
-        A check asks every reader, so it is made only now and then.
+        """Return True if a load check is due, and count it as made. Checks are rare, because each goes through all
+        readers.
         """
         if self._polled_s is None:
             self._polled_s = now_s
@@ -129,7 +124,9 @@ class LoadPoll:
 
 
 class PartitionAssigner:
-    """See the module's docstring. `split_of` makes the split to send, in the state last sealed."""
+    """Assigns partitions to readers; see the module's docstring. `split_of` returns the split to send, with its last
+    sealed state.
+    """
 
     def __init__(self, context: SplitEnumeratorContext, split_of: Callable[[str], PartitionSplit]) -> None:
         self._context = context
@@ -137,7 +134,8 @@ class PartitionAssigner:
         self._waiting: set[str] = set()
         self._owners: dict[str, int] = {}
         self._moving: dict[str, int] = {}
-        #: The readers among which the splits were balanced; None if a split was given, taken back or forgotten since.
+        #: The readers among which the splits are balanced; None if a split was given, taken back or forgotten since the
+        #: last balancing.
         self._balanced: Sequence[int] | None = None
         self._loads = LoadPoll()
 
@@ -193,8 +191,8 @@ class PartitionAssigner:
 
         Called when a reader was added, and at seals.
 
-        Only one round runs at a time: counting before the last move has arrived would move the same splits back and
-        forth.
+        A round begins only after all moves of the previous round have arrived. Otherwise the same splits would be moved
+        back and forth.
         """
         if any(split_id in self._owners for split_id in self._moving):
             return
@@ -237,10 +235,10 @@ def distribute(splits: Iterable[str], load: Mapping[int, Collection[str]]) -> di
 
 
 def moves(load: Mapping[int, Collection[str]]) -> dict[str, tuple[int, int]]:
-    """Return the fewest moves (split → from, to) after which no reader has two splits more than another.
-
-    The reader with the most gives to the one with the fewest until they differ by less than two. A giver never has the
-    fewest before that, and a receiver never the most, so two heaps are enough.
+    """Return the fewest moves (split → from, to) after which no reader has two splits more than another. The reader
+    with the most splits gives one to the reader with the fewest, until their numbers differ by less than two. Until
+    then, a reader that gave a split never becomes the one with the fewest, and a reader that got a split never becomes
+    the one with the most, so two heaps are enough.
     """
     givers = [(-len(splits), reader) for reader, splits in load.items()]
     receivers = [(len(splits), reader) for reader, splits in load.items()]
@@ -273,7 +271,7 @@ class _Count:
 
 
 class SplitRates:
-    """A counter of the bytes and records fetched of each split. Owned by the reader's thread."""
+    """Counts the fetched bytes and records of each split. Owned by the reader's thread."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s

@@ -1,17 +1,18 @@
 """A reader of many logs with a position each, such as partitions of topics, or growing files.
 
 A connector gives it a `FetcherManager`, which reads the splits, and a `RecordEmitter`, which puts each fetch into the
-open epoch and advances the state of its split. The reader seals states and rows together: a split's state in a report
-is exactly the position after its rows in sealed epochs.
+open epoch and advances the state of its split. The reader seals states and rows together, so the position in a split's
+reported state is exactly the position after its rows in sealed epochs.
 
-`RemoveSplits` takes effect at the reader's next cut: rows read until then are in the segments of the epoch being cut,
-mixed with rows of other splits, and belong to the state that is reported with that epoch. The reader sends
-`SplitsRemoved` after that report; for a split that it does not have, immediately. The message may be repeated, or lost
-with the reader; in each case the next owner continues from a sealed position.
+`RemoveSplits` takes effect at the reader's next cut. Rows of the split that were read before the cut are mixed with
+rows of other splits in the segments of the epoch, so they must be part of the state that is reported with this epoch.
+The reader sends `SplitsRemoved` after that report. For a split that it does not have, it sends `SplitsRemoved`
+immediately. The message may be repeated, or lost with the reader; in each case the next owner continues from a sealed
+position.
 
-The next owner may be the same reader, if the intended one died. Fetches from before the removal may then still wait in
-a queue, and others were dropped, so the rest would leave a gap. Each addition therefore has a number, which fetchers
-put on their fetches; only fetches of the current number are `read`.
+If the intended owner died, the next owner may be the same reader. Some fetches from before the removal may then still
+be in its queue, while others were dropped, so the queue has a gap. Each addition of a split therefore has a number, and
+fetchers mark their fetches with it. Only fetches with the current number are `read`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ S = TypeVar("S")
 
 
 class PartitionSet(Generic[S]):
-    """Splits, with the reader's own mutable state of each.
-
-    `open_split` makes this state, and `state_of` seals it. `open_split` also gets the number of the addition.
+    """The splits of a reader, each with a mutable state that belongs to the reader. `open_split` makes this state from
+    a split and the number of its addition. `state_of` returns the state in the form that is sealed.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class PartitionSet(Generic[S]):
 
 
 class SplitState(Protocol):
-    """The reader's own mutable state of a split. Its emitter moves it."""
+    """The mutable state of a split in its reader. The emitter updates it."""
 
     @property
     def split_id(self) -> str: ...

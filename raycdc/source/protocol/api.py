@@ -2,8 +2,8 @@
 
 The source as a whole is `raycdc.source.connector`.
 
-Vocabulary and division of work follow Flink's FLIP-27 and ``flink-cdc-base``: the enumerator discovers and assigns
-splits and acts only through its context; readers read splits and know nothing of one another.
+Vocabulary and division of work follow Flink's FLIP-27 and ``flink-cdc-base``. The enumerator discovers and assigns
+splits, and acts only through its context. Readers read splits, and do not know of each other.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from raycdc.state.opaque import EnumeratorState, SealedSplit
 class Availability:
     """Wakes one waiting thread.
 
-    Any thread may call `notify`. A notification before the wait ends the wait immediately.
-
-    The waiting thread clears the notification (`begin`) *before* it reads queues and inboxes. A notification after that
-    ends its next wait, so no polling is needed.
+    Any thread may call `notify`. A notification that came before a wait ends the wait immediately. The waiting thread
+    clears the notification (`begin`) *before* it reads its queues and inboxes. If something arrives after that, the new
+    notification ends the next wait, so no polling is needed.
     """
 
     def __init__(self) -> None:
@@ -104,7 +103,7 @@ class SplitEnumeratorContext(Protocol):
     def send_event(self, subtask_id: int, event: SourceEvent) -> None: ...
 
     def end_split(self, split_id: str, *, attempt: int) -> None:
-        """Record that no reader works at this attempt of a bounded split any more. Harmless if none did."""
+        """Record that no reader works at this attempt of a bounded split any more. Has no effect if no reader did."""
 
     def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
         """Take partitions from a live reader; after its next seal they are passed to `add_splits_back`.
@@ -131,9 +130,9 @@ class SplitEnumeratorContext(Protocol):
 class EnumeratorPart:
     """The enumerator's part of a manifest.
 
-    `tables` are the schemas and changes that begin with this epoch, whichever reader has rows of the tables; `schemas`
-    are the documents that they name. `final` is True if the run ends with the epoch; None leaves that to the readers'
-    ``end_of_input``.
+    `tables` are the schemas and changes that begin with this epoch, for tables of any reader. `schemas` are the schema
+    documents that `tables` refers to. `final` is True if the run ends with the epoch; if it is None, the
+    ``end_of_input`` of the readers decides.
     """
 
     tables: Mapping[TableId, TableEpoch] = field(default_factory=dict)
@@ -143,10 +142,9 @@ class EnumeratorPart:
 
 @dataclass(frozen=True, slots=True)
 class EnumeratorStart:
-    """The start of an enumerator: a first start if `last` is None, otherwise from the manifest `last`.
-
-    `until` bounds the run (None: it goes on until it is stopped). `document` returns schema documents by their
-    fingerprint. `requests` are users' requests about tables, `refusals` are tables to park immediately.
+    """The inputs of an enumerator that starts. It continues from the manifest `last`; None at a first start. `until`
+    bounds the run (None: it goes on until it is stopped). `document` returns schema documents by their fingerprint.
+    `requests` are users' requests about tables, and `refusals` are tables to park immediately.
     """
 
     until: Until | None
@@ -158,7 +156,9 @@ class EnumeratorStart:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAmount:
-    """The number of rows of a table that its chunks have delivered, and the source's `estimate` of all its rows."""
+    """The number of rows of a table that its chunks have delivered, and the source's `estimate` of the table's total
+    number.
+    """
 
     rows: int = 0
     bytes: int = 0
@@ -184,10 +184,9 @@ class BackfillProgress:
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """The progress of a table, for people: ``"snapshot"``, ``"stream"``, or the reason why it is `parked`.
-
-    `backfill` is the progress of a running backfill. `begun` is the reason of the table's last resnapshot in this run,
-    for which it was parked.
+    """The progress of a table, for people. Its phase is ``"snapshot"`` or ``"stream"``; if it is `parked`, there is a
+    reason. `backfill` is the progress of a running backfill. If the table was resnapshotted in this run, `begun` is the
+    reason for which it was parked before that.
     """
 
     phase: str
@@ -201,9 +200,9 @@ class TableProgress:
 
 @dataclass(frozen=True, slots=True)
 class TableCounts:
-    """All tables together: their number, those in their snapshot, and the chunks that are read and left.
-
-    The chunks read are of all tables; the chunks left are of tables in their snapshot, as far as known.
+    """Counts of all tables together: the number of tables, the number of tables in their snapshot, and the numbers of
+    chunks that are read and left. Chunks that are read are counted for all tables. Chunks that are left are counted for
+    tables in their snapshot, as far as they are known.
     """
 
     tables: int = 0
@@ -252,10 +251,11 @@ class Streamed:
 class EnumeratorStatistics:
     """An enumerator's progress, for choosing the number of readers, and for people.
 
-    `chunks_waiting` is a lower bound of the bounded splits without a reader, positive while there are any. `problems`
-    are harmless errors by place, kept until they are resolved; `stalled` is what waits for a user. `owing` are the
-    names of spools with segments of bounded splits that are in no report yet. `chunks_out` is the number of bounded
-    splits that were given to readers and are in no manifest yet.
+    `chunks_waiting` is a lower bound of the number of bounded splits without a reader; it is positive while there are
+    any. `problems` are harmless errors that are kept until they are resolved, each under the name of the work that
+    failed. `stalled` are descriptions of work that waits for a user. `owing` are the names of spools with segments of
+    bounded splits that are in no report yet. `chunks_out` is the number of bounded splits that were given to readers
+    and are in no manifest yet.
     """
 
     progress: TablesProgress
@@ -269,7 +269,7 @@ class EnumeratorStatistics:
 class SplitEnumerator(Protocol):
     """Discovers splits and gives them to readers.
 
-    Single-threaded. Never blocks: blocking work goes through `call_async`.
+    Used by one thread. It never blocks: blocking work goes through `call_async`.
     """
 
     def start(self) -> None: ...
@@ -303,9 +303,8 @@ class SplitEnumerator(Protocol):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
-        """Stop reading these tables, because the driver commits no more of them.
-
-        If single tables cannot be parked, rows may still come.
+        """Stop reading these tables, because the driver commits no more of their rows. If the source cannot park single
+        tables, their rows may still come.
         """
 
     def statistics(self) -> EnumeratorStatistics:
@@ -319,10 +318,11 @@ class SplitEnumerator(Protocol):
 class ChunkSegments:
     """The result of reading a chunk: finished segments that belong to no epoch yet.
 
-    See `raycdc.source.snapshot.handoff.hand_off`. `high` bounds the rows that its SELECT saw. `log_end` is the end of
-    the log, queried after the SELECT; it bounds which tables the SELECT may have found under the name. A chunk has no
-    segments if one of three reasons is set. `schema_mismatch`: the table differs from the chunk's schema document.
-    `locked`: another session holds a lock on the table. `refused`: the chunk can never be read.
+    See `raycdc.source.snapshot.handoff.hand_off`. `high` is an upper bound of the log positions of the rows that its
+    SELECT saw. `log_end` is the end of the log, queried after the SELECT: statements after it cannot have decided which
+    table the SELECT found under the name. A chunk has no segments if one of three reasons is given: `schema_mismatch`
+    if the table differs from the chunk's schema document, `locked` if another session holds a lock on the table, or
+    `refused` if the chunk can never be read.
     """
 
     split: SnapshotSplit
@@ -342,9 +342,9 @@ class ChunkSource(Protocol):
     """
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
-        """Queue a chunk that the log reader has opened at `opened_at`; `document` is the table's schema there.
-
-        A schema document has at least ``fingerprint``, ``columns`` and ``primary_key``.
+        """Queue a chunk to be read. The log reader has opened the chunk at `opened_at`, and `document` is the table's
+        schema document at that position. A schema document has at least ``fingerprint``, ``columns`` and
+        ``primary_key``.
         """
 
     def fold(self, *, read: ChunkSegments, delta: Sequence[Segment], document: SchemaDocument) -> None:
@@ -374,7 +374,9 @@ class ReaderOutput(Protocol):
         split_id: str,
         key: Sequence[str] = (),
     ) -> None:
-        """Append rows of the log. Their order is kept per table, or per value of `key` if it is given."""
+        """Append rows of the log. The order of rows of a table is kept; if `key` is given, only the order of rows with
+        equal values of `key`.
+        """
 
     def publish(self, segments: Sequence[Segment]) -> None:
         """Make finished snapshot segments part of the open epoch."""

@@ -1,8 +1,8 @@
 """The parts of a source coordinator: settings, environment, seal timer, acknowledgements, enumerator context.
 
-Acknowledgements report to the source which positions the sink holds: one call at a time, with the newest positions,
-never ahead of a commit. The enumerator context turns the enumerator's decisions about splits and events into messages
-to live readers.
+`Acknowledgements` reports to the source up to which positions the sink holds everything. It makes one call at a time,
+with the newest positions, and never before the commit. `EnumeratorContext` turns the enumerator's decisions about
+splits and events into messages to live readers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ CallAsync = Callable[[Callable[[], Any], Callable[[Any], None], float], None]
 
 
 class Acknowledgements:
-    """Calls `raycdc.source.connector.Source.acknowledge` for the coordinator. Single-threaded, never blocks.
-
-    Commits that come during a call are combined in the next one.
+    """Calls `raycdc.source.connector.Source.acknowledge` for the coordinator. Used by one thread; never blocks. Commits
+    that come during a call are combined in the next call.
     """
 
     def __init__(self, acknowledge: Callable[[Mapping[str, Position]], None], call_async: CallAsync) -> None:
@@ -94,17 +93,18 @@ EARLY_KEPT_S = 600.0
 class CoordinatorSettings:
     """Intervals, limits and timeouts. Times are in seconds, sizes in bytes.
 
-    If the sink is idle, an epoch ends at `epoch_bytes_idle` already, so that the sink writes while the next epoch is
-    read. A smaller epoch is not sealed while an earlier one is uncommitted: it would only wait, and changes that come
-    meanwhile can as well be part of it. This does not apply if a Python caller takes the epochs (`hand_taken`), because
-    that may report the commit of one only after it got the next.
+    While the sink is idle, an epoch of `epoch_bytes_idle` is sealed, so that the sink writes it while the next epoch is
+    read. While an earlier epoch is uncommitted, a smaller epoch is not sealed. It would only wait for the sink, and
+    changes that come meanwhile can still become part of it. The second rule does not apply if a Python caller takes the
+    epochs (`hand_taken`), because the caller may report the commit of one epoch only after it got the next one.
 
-    A reader whose process is silent for `reader_timeout_s` is dead. A reader whose process answers while its main
-    thread makes no progress for `progress_timeout_s` hangs, and would delay a seal forever. Syncing files is progress,
-    file by file. If the source is `is_rate_limited`, readers share one budget.
+    A reader whose process is silent for `reader_timeout_s` counts as dead. If its process answers, but its main thread
+    makes no progress for `progress_timeout_s`, the reader hangs and would delay a seal forever. Each synced file counts
+    as progress. If the source is `is_rate_limited`, readers share one budget.
 
-    While the sink is idle, changes need not wait for `epoch_interval_s`, as long as there are at most `epochs_per_hour`
-    on average (0: they wait) and no chunk is being read: rows of a snapshot are grouped.
+    While the sink is idle, an epoch with changes may be sealed before `epoch_interval_s` is over. The number of epochs
+    then stays at most `epochs_per_hour` on average (0: no early epochs). No epoch is sealed early while a chunk is
+    being read, because rows of a snapshot are better written in large epochs.
     """
 
     epoch_interval_s: float = 2.0
@@ -140,7 +140,7 @@ class CoordinatorEnvironment:
 
 
 class SealTimer:
-    """Decides when the open epoch is due; the coordinator's docstring has the rules."""
+    """Decides when the open epoch is to be sealed, by the rules of `CoordinatorSettings`."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
@@ -163,8 +163,8 @@ class SealTimer:
     ) -> bool:
         """Return True if the open epoch of these registered readers should be sealed now.
 
-        `asked` is set for a stop and by the enumerator. An early epoch of a snapshot (`reads_chunks`) would only make a
-        small file, so it is not sealed early.
+        `asked` is True if the run stops or the enumerator requested a seal. If `reads_chunks` is True, no epoch is
+        sealed early, because it would only make small files.
         """
         if not readers or in_flight >= self._settings.in_flight_max:
             return False
@@ -187,8 +187,8 @@ class SealTimer:
 class EnumeratorContext:
     """The `raycdc.source.protocol.api.SplitEnumeratorContext` of a coordinator.
 
-    It records the owner of each split, and the state with which an unbounded split is assigned: the split continues
-    from there until an epoch seals a newer state.
+    It records the owner of each split, and the state with which an unbounded split is assigned. If the owner is lost
+    before an epoch seals a newer state, the split continues from that state.
     """
 
     def __init__(

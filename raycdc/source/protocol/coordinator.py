@@ -1,20 +1,21 @@
-"""The source coordinator: registration, fencing, assignment tracking and the sealing of epochs around an enumerator.
+"""The source coordinator: it registers and fences readers, tracks the splits that an enumerator assigns, and seals
+epochs.
 
 Flink's SourceCoordinator, SplitAssignmentTracker and CheckpointCoordinator in one plain class without a thread: its
-shell (`raycdc.runtime.coordinator.coordinator_host`) calls one method at a time and carries packets. The only side
-effect is the manifest, written through `ManifestWriter` at the moment the last reader has sealed.
+shell (`raycdc.runtime.coordinator.coordinator_host`) calls one method at a time and carries packets. Its only side
+effect is the manifest, which it writes through `ManifestWriter` when the last reader has sealed.
 
-Epochs. One epoch is open. It is sealed when it is `epoch_interval_s` old and has changes (sooner while the sink is
-idle, `epochs_per_hour` times; later while the sink is busy and the epoch is small), when it holds `epoch_bytes_max`
-(`epoch_bytes_idle` while the sink is idle), or when a reader requests it (schema change, end of input); but never while
+Epochs. One epoch is open. It is sealed for one of three reasons: it has changes and is `epoch_interval_s` old; it holds
+`epoch_bytes_max`; or a reader requests it (because of a schema change or the end of the input). An idle sink makes
+seals earlier, and a busy sink delays those of small epochs (`CoordinatorSettings`). No epoch is sealed while
 `in_flight_max` sealed epochs wait for the sink. Every registered reader cuts and reports. A reader that is silent for
 `reader_timeout_s`, or without progress for `progress_timeout_s`, is fenced: its incarnation ends, its splits go back to
 the enumerator at their last *sealed* state, and the epoch is completed without it. The manifest is written when all
 reports are in; only then does the epoch exist.
 
 `LiveReaders` decides whose messages are accepted. Each message is handled once and in order
-(`raycdc.source.protocol.link`), and the first of an incarnation must be `ReaderRegistration`. The other parts are
-`PendingEpochs` (the sealed epochs), `SealTimer` (when to seal), `RateLimitedReaders` (each reader's quota of the
+(`raycdc.source.protocol.link`), and the first message of an incarnation must be `ReaderRegistration`. The other parts
+are `PendingEpochs` (the sealed epochs), `SealTimer` (when to seal), `RateLimitedReaders` (each reader's quota of the
 source's budget) and `EnumeratorContext` (the enumerator's calls). Without a rate limit there is no `RateLimiter`, and
 no quotas are sent.
 
@@ -129,8 +130,8 @@ class SourceCoordinator:
         #: The error that ends the job, if one was reported.
         self.failure: RaycdcError | None = None
         if last is not None and last.epoch <= recovered.committed:
-            # The last commit is acknowledged again, because the process that made it may have ended before it notified
-            # the source.
+            # The last commit is acknowledged again, because the process that made the commit may have ended before it
+            # notified the source.
             surroundings.acknowledgements.committed(last.to_splits)
         self._context = EnumeratorContext(self.readers, self.epochs, surroundings.writer, surroundings.call_async)
         self._enumerator = enumerator(self._context)
@@ -157,7 +158,7 @@ class SourceCoordinator:
             self._handle(subtask_id, reader, message)
 
     def tick(self, *, now_s: float) -> bool:
-        """Run the timers: fence silent readers, and start due seals. Returns True if any had work."""
+        """Fence silent readers, and start a seal if it is due. Returns True if there was anything to do."""
         self._context.now_s = now_s
         settings = self._settings
         silent = self.readers.silent(
@@ -210,8 +211,8 @@ class SourceCoordinator:
 
         Returns False while the reader has splits; then call it again later.
 
-        After the first call the reader gets no splits. It finishes its current chunk. It gives partitions back at its
-        next seal, and the log at the first seal without an unfinished chunk.
+        After the first call the reader gets no new splits. It finishes its current chunk. It gives its partitions back
+        at its next seal. It gives the log back at the first seal at which no chunk is unfinished.
         """
         reader = self.readers.get(subtask_id)
         if reader is None:
@@ -233,7 +234,7 @@ class SourceCoordinator:
     def status(self, *, tables: bool = True) -> JobStatus:
         """Return progress and readers, for the supervisor, people and tests.
 
-        Without `tables`, the duration grows with the number of readers, and not of tables.
+        Without `tables`, the duration grows only with the number of readers.
         """
         enumerator, epochs = self._enumerator.statistics(), self.epochs
         counts, sealing = enumerator.progress.counts(), epochs.sealing
@@ -307,7 +308,7 @@ class SourceCoordinator:
     def _give_up(self, subtask_id: int, splits: Sequence[SourceSplit]) -> None:
         """Give back the partition splits of a lost reader, in their last *sealed* state.
 
-        If a seal is in progress, that is its state.
+        If a seal is in progress, the splits are given back after it, in the state of its manifest.
         """
         partitions = [split for split in splits if isinstance(split, PartitionSplit)]
         if partitions and self.epochs.sealing is not None:
@@ -317,9 +318,9 @@ class SourceCoordinator:
             self._enumerator.add_splits_back(back, subtask_id)
 
     def _take_stream_back(self, subtask_id: int) -> None:
-        """Restart the stream from its last *sealed* state; rows read since then were in no manifest.
+        """Restart the stream from its last *sealed* state, because rows that were read since then are in no manifest.
 
-        Every unfinished chunk is cancelled, too: the enumerator notifies their readers.
+        Unfinished chunks are cancelled, too; the enumerator notifies the readers of these chunks.
         """
         for _, reader in self.readers:
             reader.splits.clear()

@@ -18,17 +18,16 @@ from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
 from raycdc.state.manifests.sealed_state import Patch
 from raycdc.state.opaque import SealedSplit
 
-#: The number of recent seals that are kept. Readers of the status poll every half second, in which far fewer epochs are
-#: sealed.
+#: The number of recent seals that are kept. Clients poll the status every half second, and far fewer epochs are sealed
+#: in that time.
 SEALS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """The point from which a coordinator goes on.
-
-    `last` is the newest manifest, `committed` the newest epoch the sink holds, `first_epoch` the first unused number
-    (dropped epochs keep theirs). The `generation` fences all processes of earlier generations.
+    """The point from which a coordinator goes on. `last` is the newest manifest, and `committed` is the newest epoch
+    that the sink holds. `first_epoch` is the first unused number; numbers of dropped epochs count as used. Processes of
+    generations before `generation` are fenced.
     """
 
     generation: int
@@ -40,7 +39,7 @@ class RecoveryPoint:
 class SplitStates(dict[str, SealedSplit]):
     """States of unbounded splits after an epoch.
 
-    `changes` has the changes in the epoch of those splits for which they are known.
+    `changes` has, for splits for which it is known, the parts of the state that changed in the epoch.
     """
 
     def __init__(self, states: Mapping[str, SealedSplit]) -> None:
@@ -58,8 +57,8 @@ class Sealing:
     #: The readers that have reported, with the time in Unix milliseconds.
     reported: dict[int, int] = field(default_factory=dict)
     reports: list[EpochSealed] = field(default_factory=list)
-    #: The log reader, if it reported and died before the manifest was written. Its report counts, and the stream is
-    #: given back afterwards.
+    #: The log reader, if it died after its report and before the manifest was written. Its report counts, and the
+    #: stream is given back afterwards.
     stream_lost_by: int | None = None
     #: Partition splits of readers that were lost during the seal. They are given back in the state of this manifest.
     given_up: list[tuple[int, list[PartitionSplit]]] = field(default_factory=list)
@@ -167,9 +166,8 @@ class PendingEpochs:
             self.final = manifest.epoch
 
     def commit(self, epoch: int) -> list[Manifest]:
-        """Note that the sink holds everything up to `epoch`.
-
-        Returns the manifests that are no longer needed, in order.
+        """Record that the sink holds everything up to `epoch`. Returns, in order, the manifests that are no longer
+        needed.
         """
         self.committed = max(self.committed, epoch)
         done = [self._waiting.pop(number) for number in sorted(self._waiting) if number <= epoch]

@@ -38,7 +38,9 @@ class ReaderStatus:
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table: its progress, the rows sealed since the coordinator began, and its total number of lost values."""
+    """The status of one table: its progress, the rows sealed since the coordinator began, and the total number of lost
+    values.
+    """
 
     progress: TableProgress
     rows: int | None = None
@@ -86,8 +88,8 @@ class JobStatus:
     """The status of a job.
 
     `sealed` and `committed` are the newest epochs of each kind. `tables` is empty unless requested; frequent callers
-    use `counts`. `stalled` are unanswered queries to the source, and tables locked there. `owing` are the names of
-    spools with segments that the sink does not hold yet.
+    use `counts`. `stalled` are descriptions of unanswered queries to the source, and of tables that are locked at the
+    source. `owing` are the names of spools with segments that the sink does not hold yet.
     """
 
     generation: int

@@ -1,10 +1,12 @@
-"""One end of the connection between the coordinator and one reader incarnation: numbers, acknowledges, fences.
+"""One end of the connection between the coordinator and one reader incarnation. It numbers and acknowledges messages,
+and fences replaced processes.
 
 Theory of operation. The transport may lose, repeat and reorder packets. Either end may be a process that was replaced
 while it was suspended. Every packet carries the sender's (generation of the pipeline, reader incarnation), the highest
-message number received so far, and all messages not yet acknowledged, numbered from 1. A receiver takes messages in
-order, each once, and drops the rest; so *delivery is at least once, handling exactly once per incarnation*. A packet of
-an older generation or incarnation is refused with `FencedError`: nothing a replaced process sends is ever handled.
+message number received so far, and all messages not yet acknowledged, numbered from 1. A receiver takes each message
+once and in order, and drops repeated ones; so *delivery is at least once, handling exactly once per incarnation*. A
+packet of an older generation or incarnation is refused with `FencedError`, so messages of a replaced process are never
+handled.
 
 | packet's (generation, incarnation) | coordinator | reader |
 |---|---|---|

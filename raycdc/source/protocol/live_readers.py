@@ -1,4 +1,4 @@
-"""The readers that a coordinator knows: which incarnation of each is live, and which were lost.
+"""The readers that a coordinator knows: the live incarnation of each reader, and the readers that were lost.
 
 | a packet from | result |
 |---|---|
@@ -25,8 +25,8 @@ from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, 
 class LiveReader:
     """One live incarnation of a reader.
 
-    If it is `leaving`, it gets no more splits, and ends when it has none. `asked_back` are splits that it was told to
-    give back.
+    If it is `leaving`, it gets no more splits, and ends when it has no split any more. `asked_back` are splits that it
+    was asked to give back.
     """
 
     link: Link
@@ -79,7 +79,7 @@ class ChunkOwners:
         self._owners[split.split_id, split.attempt] = reader
 
     def end(self, split_id: str, attempt: int) -> None:
-        """Note that no reader works at this attempt any more. Harmless if none did."""
+        """Record that no reader works at this attempt any more. Has no effect if no reader did."""
         owner = self._owners.pop((split_id, attempt), None)
         split = None if owner is None else owner.splits.get(split_id)
         if owner is not None and isinstance(split, SnapshotSplit) and split.attempt == attempt:
@@ -229,9 +229,8 @@ class LiveReaders:
 
 
 def log_on_its_way(live: LiveReaders) -> int | None:
-    """Return the log's reader, if it is leaving and the next seal may release it.
-
-    It is kept while any chunk is in progress, because chunks need the log's reader.
+    """Return the log's reader if it is leaving and the next seal may release it. While a chunk is in progress, the
+    reader is kept, because each chunk needs the log's reader.
     """
     readers = list(live)
     moving = next((s for s, reader in readers if reader.leaving and STREAM_SPLIT_ID in reader.splits), None)

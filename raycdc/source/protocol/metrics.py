@@ -1,7 +1,5 @@
-"""Figures that readers send with their heartbeats, for people and for choosing the number of readers.
-
-Nothing else depends on them. Lags are milliseconds, and None while there is nothing to measure; their names are those
-of FLIP-33.
+"""Figures that readers send with their heartbeats. They are shown to people, and used to choose the number of readers.
+Lags are milliseconds, and None while there is nothing to measure; their names are those of FLIP-33.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from raycdc.model import TableId
 class LogMetrics:
     """A reader's figures of the log: its ordinal, the time of its last event, and the delay of fetching that event.
 
-    Every change that the log had at `seen_ms`, a wall time, is in the open epoch or an earlier one.
+    `seen_ms` is a wall time: every change that the log had at that time is in the open epoch or an earlier one.
     """
 
     ordinal: int
@@ -53,14 +51,14 @@ class PartitionMetrics:
     #: Messages that could not be decoded
     bad_messages: int = 0
     paused: tuple[str, ...] = ()
-    #: By partition, for balancing the load of readers. In a heartbeat, None means unchanged: loads change rarely, and a
-    #: reader may have a thousand partitions.
+    #: The load of each partition, for balancing readers. In a heartbeat, None means that no load has changed. That is
+    #: common, and a reader may have a thousand partitions.
     loads: Mapping[str, SplitLoad] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HandOffWait:
-    """A chunk that waits for the log's reader, and what it waits for, in words."""
+    """A chunk that waits for the log's reader, and a text about the reason for the wait."""
 
     table: TableId
     split: str
@@ -69,11 +67,9 @@ class HandOffWait:
 
 @dataclass(frozen=True, slots=True)
 class CatchUpOutage:
-    """An outage of the catch-up stream (`raycdc.source.snapshot.rereading.catch_up_stream`), which is opened again;
-    `text` describes it.
-
-    The other fields are the number of attempts, and the seconds for which it is still retried before its tables are
-    parked.
+    """An outage of the catch-up stream (`raycdc.source.snapshot.rereading.catch_up_stream`), which `text` describes.
+    The other fields are the number of attempts to open the stream again, and the seconds for which that is still
+    retried before its tables are parked.
     """
 
     tries: int
@@ -83,9 +79,8 @@ class CatchUpOutage:
 
 @dataclass(frozen=True, slots=True)
 class ReaderMetrics:
-    """The figures of one reader.
-
-    They are about the log, the partitions, chunks that wait for the log, and an outage of the catch-up stream.
+    """The figures of one reader: about the log, the partitions, chunks that wait for the log's reader, and an outage of
+    the catch-up stream.
     """
 
     log: LogMetrics | None = None
@@ -108,9 +103,9 @@ class CutProgress:
 class ProcessMetrics:
     """The figures of a reader's process since it began.
 
-    `seconds` has its time by activity; `source` are the source's own counts by table
-    (`raycdc.source.connector.Source.statistics`). `sealing` is a cut that takes long. `stalled` is stalled work, and
-    `moves` counts how often any of it resumed.
+    `seconds` is the time that it has spent on each activity. `source` has the source's own counts by table
+    (`raycdc.source.connector.Source.statistics`). `sealing` is the progress of a cut that takes long. `stalled`
+    describes stalled work, and `moves` counts how often stalled work resumed.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)

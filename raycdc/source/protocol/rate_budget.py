@@ -1,8 +1,9 @@
 """Divides a source's rate limit among its readers (`source.rows_per_second`, `bytes_per_second`).
 
-The coordinator's `RateLimiter` has the budget and gives quotas, in millionths of it, to each lane of each reader. A
-reader keeps to its quotas (`raycdc.source.reader.reader_quota`). A quota is a part of both limits; only readers compute
-rates from it.
+The *budget* is the whole rate limit. Each reader has two *lanes*, for its log or partitions and for its chunks. The
+coordinator's `RateLimiter` gives each lane of each reader a *quota*, in millionths of the budget. A reader keeps to its
+quotas (`raycdc.source.reader.reader_quota`). A quota applies to both limits, rows and bytes; only readers compute rates
+from it.
 
 | step | message |
 |---|---|
@@ -11,11 +12,11 @@ rates from it.
 | the limiter gives each lane a quota | `RateQuotas` with the next number |
 | the reader keeps to it from here on | the number in its next `RateDemand` |
 
-**The rule: the quotas in use never add up to more than the budget.** When a quota shrinks, the old one counts until the
-reader has confirmed the new one, and the difference is given to others only then. A quota expires when its reader has
-not reached the coordinator for `LEASE_S`, and is given to others only then, because a reader that was given up may
-still read on the other side of a broken network. The first quotas of a new generation wait that long, too, because
-readers of the previous one may still have some.
+**The rule: the quotas in use never add up to more than the budget.** When a quota shrinks, the old quota counts until
+the reader has confirmed the new one; then the difference is given to other readers. When a reader has not reached the
+coordinator for `LEASE_S`, its quotas expire; then they are given to other readers. They are not given away earlier,
+because a reader that counts as lost may still read on the other side of a broken network. The first quotas of a new
+generation wait for `LEASE_S`, too, because readers of the previous generation may still use theirs.
 
 A lane that was not held back gets twice what it used, so that idle readers leave their parts to busy ones. The rest is
 divided evenly among the lanes that were held back. Logs come first, because unread parts of a log may be deleted at the
@@ -33,8 +34,8 @@ from enum import StrEnum
 
 #: The whole budget.
 WHOLE = 1_000_000
-#: How long a reader may use its quotas without reaching the coordinator: several heartbeats of a job with a thousand
-#: readers. After a reader's death, its part of the budget is unused for this long.
+#: The time in seconds for which a reader may use its quotas without reaching the coordinator: several heartbeats of a
+#: job with a thousand readers. After a reader's death, its part of the budget is unused for this time.
 LEASE_S = 5.0
 #: The shortest time between two distributions of quotas; the readers' figures cover about a second.
 POLL_EVERY_S = 0.5
@@ -53,7 +54,9 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaneDemand:
-    """A lane's recent use, in millionths of the whole budget, and the millionths of the time that it was held back."""
+    """A lane's recent use in millionths of the whole budget, and the time for which it was held back, in millionths of
+    the whole time.
+    """
 
     used: int
     held: int
@@ -114,7 +117,7 @@ class RateLimiter:
 
     Owned by the coordinator.
 
-    With `after_another`, readers of a previous generation may still be running.
+    If `after_another` is True, readers of a previous generation may still be running.
     """
 
     def __init__(self, *, after_another: bool) -> None:

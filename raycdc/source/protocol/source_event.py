@@ -1,4 +1,4 @@
-"""All messages between coordinator and readers, as one sealed union.
+"""All messages between coordinator and readers, as one closed union of classes.
 
 | message | direction | answered by |
 |---|---|---|
@@ -20,9 +20,9 @@
 | `Shutdown` | coordinator → reader | – |
 
 On the wire a message is ``[type name, fields…]`` in msgpack (`raycdc.core.typed_codec`), inside a packet of
-`raycdc.source.protocol.link`, which numbers, acknowledges, repeats and fences. It is decoded there, once, into the
-classes of this module. An unknown type is a `ProtocolError` that names it. Split states, positions and schema documents
-are JSON that only their connector knows.
+`raycdc.source.protocol.link`, which numbers, acknowledges, repeats and fences. That module also decodes it into a class
+of this module. An unknown type is a `ProtocolError` that names it. Split states, positions and schema documents are
+JSON that only their connector can interpret.
 
 A connector's own messages are `SourceEvent`s: frozen dataclasses, which the coordinator carries without looking inside.
 """
@@ -109,9 +109,9 @@ class SplitsAdded:
 
 @dataclass(frozen=True, slots=True)
 class RemoveSplits:
-    """Stop reading these splits and report their positions; unknown ones are answered as if just removed.
-
-    A chunk ends immediately; a partition at the reader's next cut, which seals its rows read so far.
+    """An order to stop reading these splits and report their positions. A chunk is removed immediately. A partition is
+    removed at the reader's next cut, which seals the rows that were read of it. A split that the reader does not have
+    counts as removed.
     """
 
     split_ids: tuple[str, ...]
@@ -152,10 +152,10 @@ class SealEpoch:
 class EpochSealed:
     """The reader's part of `epoch`: state of each unbounded split after it, and its segments, durable on disk.
 
-    `tables` are the tables that the epoch names, by name; `schemas` are the documents, by fingerprint, of schema
-    versions that this incarnation did not report before. `finished` are bounded splits whose rows this epoch publishes.
-    `end_of_input` says that an unbounded split reached its end. `changes` has, for splits that this incarnation's
-    previous report had, only the parts of their states that changed since.
+    `tables` are the tables of the epoch, by name. `schemas` are the schema documents that this incarnation did not
+    report before, by fingerprint. `finished` are bounded splits whose rows this epoch publishes. `end_of_input` is True
+    if an unbounded split reached its end. If the previous report of this incarnation already had a split, `changes` has
+    only the parts of its state that changed since then.
     """
 
     epoch: int
@@ -171,9 +171,8 @@ class EpochSealed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointComplete:
-    """The sink holds `epoch`; `release` are segment files on the reader's node that are no longer needed.
-
-    `elsewhere` are such segments on nodes without a reader; only one reader gets them.
+    """The sink holds `epoch`. `release` are segment files on the reader's node that are no longer needed. `elsewhere`
+    are such segments on nodes without a reader; only one reader is asked to delete them.
     """
 
     epoch: int
@@ -198,8 +197,8 @@ class Heartbeat:
     """Sign that the reader is alive, with the bytes of the open epoch, figures, and `wants_seal` if the epoch must end
     early.
 
-    `dirty`: the reader's position moved since the last cut, with rows or without. `rate_demand` is its demand of the
-    source's budget, if that is limited.
+    `dirty` is True if the reader's position moved since the last cut, with or without rows. `rate_demand` is its demand
+    of the source's budget, if that is limited.
     """
 
     open_bytes: int = 0

@@ -1,11 +1,11 @@
-"""The splits of one fetcher manager, and the fetcher that reads each of them.
+"""Assigns the splits of one fetcher manager to its fetchers.
 
 The reader's thread adds, removes and pauses splits. Each fetcher's thread takes the changes of its splits, and waits
 here while it has nothing to read.
 
-Splits of one name are read one after the other, in the order in which they were added, whatever the number of fetchers.
-A split that is removed and added again is a new split: it waits until its fetcher was notified of the removal, and the
-end of the earlier split does not affect it.
+Splits with the same name are read one after the other, in the order in which they were added, for any number of
+fetchers. A split that is removed and added again counts as a new split. It waits until its fetcher has taken the
+removal, and the end of the earlier split does not affect it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FetcherSplits(Generic[SplitT]):
 class SplitBacklog(Generic[SplitT]):
     """The splits of one fetcher manager; see the module's docstring.
 
-    A fetcher has up to `at_once` splits at a time; None: no limit.
+    A fetcher has up to `at_once` splits at a time (None: no limit).
     """
 
     def __init__(self, *, at_once: int | None) -> None:
@@ -156,8 +156,8 @@ class SplitBacklog(Generic[SplitT]):
 
     def finished(self, fetcher_splits: FetcherSplits[SplitT], split_ids: Sequence[str]) -> None:
         with self._condition:
-            # A split that the fetcher has not taken yet was not read: the ended split is an earlier one of the same
-            # name.
+            # If the fetcher has not taken this split yet, it cannot have read it, so the split that ended is an earlier
+            # one with the same name.
             fetcher_splits.split_ids -= set(split_ids) - _all_of(fetcher_splits, _added)
             self._condition.notify_all()
 

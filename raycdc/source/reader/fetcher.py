@@ -1,9 +1,9 @@
-"""Fetchers: the threads that block on a source, so that readers never do.
+"""Fetchers: threads that block on a source, so that the readers' own threads never block.
 
 A `SplitFetcher` owns one `SplitReader` and one thread. The `SplitBacklog` of its manager
-(`raycdc.source.reader.fetcher_manager`) says which splits it reads, and fetches wait in the manager's `ElementsQueue`,
-which is bounded by bytes. A full queue stops the threads, which then stop reading their sockets; this carries
-back-pressure to the source. An error in a thread is raised once, by `ElementsQueue.poll`, in the reader's thread.
+(`raycdc.source.reader.fetcher_manager`) gives it splits to read. Fetches wait in the manager's `ElementsQueue`, whose
+size in bytes is limited. While the queue is full, the threads do not read from their sockets, so back-pressure reaches
+the source. An error in a thread is raised once, by `ElementsQueue.poll`, in the reader's thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ElementsQueue(Generic[ItemT]):
 
     `notify` is called when `poll` has something to return.
 
-    Thread-safe. It is full at `bytes_max`; a fetch that is larger passes alone.
+    Thread-safe. The queue is full at `bytes_max`. A fetch that is larger than that is accepted if the queue is empty.
     """
 
     def __init__(self, *, bytes_max: int, notify: Callable[[], None]) -> None:
@@ -53,9 +53,8 @@ class ElementsQueue(Generic[ItemT]):
         return f"ElementsQueue({len(self._elements)} fetches, {self._bytes} bytes)"
 
     def poll(self) -> RecordsWithSplitIds[ItemT] | None:
-        """Return the next fetch, or None.
-
-        Raises a thread's error after everything before it was taken. Never blocks.
+        """Return the next fetch, or None. If a thread has failed, its error is raised after all earlier fetches were
+        returned. Never blocks.
         """
         with self._condition:
             if self._elements:

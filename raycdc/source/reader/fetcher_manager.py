@@ -49,11 +49,8 @@ ThreadingModel = Sequential | Multiplexed | MultiThreaded
 
 
 class FetcherManager(Protocol[SplitT_contra, ItemT_co]):
-    """The fetchers of a reader.
-
-    The reader's own thread calls everything, and only `close` blocks.
-
-    `SplitFetcherManager` has threads; a simulation or a test may do without.
+    """The interface of a reader's fetchers. The reader's own thread calls all methods, and only `close` blocks.
+    `SplitFetcherManager` implements it with threads; a simulation or a test may use no threads.
     """
 
     def add_splits(self, splits: Sequence[SplitT_contra], *, addition: int = 0) -> None:

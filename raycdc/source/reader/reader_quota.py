@@ -1,10 +1,10 @@
 """Keeps a reader within its quotas of the source's budget (`raycdc.source.protocol.rate_budget`).
 
-A fetch is paid for after it came: its rows and bytes are a debt, which the lane's quota pays off over time, and the
-lane's next fetch waits until all but `SLACK_S` is paid. Reading is therefore never ahead of the limit by more than that
-and one fetch per lane, unused time is not saved up, and a lane without a quota may still check for data.
-
-Nothing is paid off while the coordinator was not reached for `lease_s`, because others may have the quota by then.
+The cost of a fetch is known only after it came. Its rows and bytes become a debt of its lane, which the lane's quota
+reduces over time. The lane's next fetch waits until the debt is at most `SLACK_S`. Reading is therefore ahead of the
+limit by at most `SLACK_S` and one fetch per lane. Unused time is not saved up. A lane without a quota may make one
+fetch to check for data. If the coordinator was not reached for `lease_s`, debts are not reduced, because other readers
+may have the quota by then.
 
 Pure: the clock is a parameter. `raycdc.runtime.reader.limited_fetchers` does the waiting.
 """
@@ -29,9 +29,8 @@ _NOTHING = LaneDemand(0, 0)
 
 @dataclass(slots=True)
 class _Lane:
-    """One lane's debts, costs and quota.
-
-    Debts and costs are in seconds of the whole budget; `quota` is a part of the budget.
+    """One lane's debts, costs and quota. Debts and costs are measured in seconds of the whole budget. `quota` is the
+    lane's fraction of the budget.
     """
 
     quota: float = 0.0

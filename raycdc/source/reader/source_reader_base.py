@@ -58,7 +58,7 @@ SplitT = TypeVar("SplitT", bound=FetchedSplit)
 
 
 class FetcherThreads(Protocol):
-    """A starter of the threads that block on a source in place of its reader. Their time is counted."""
+    """Starts the threads that block on a source instead of its reader, and counts their time."""
 
     def start(
         self, open_reader: Callable[[], SplitReader[SplitT, ItemT]], *, name: str, threading: ThreadingModel
@@ -71,8 +71,8 @@ class FetcherThreads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """The surroundings of a reader: its output, link to the coordinator, wake-up of its thread, a clock, limits,
-    fetchers.
+    """The objects and limits that a reader is created with: output, link to the coordinator, wake-up of its thread,
+    clock, and fetchers.
 
     `now_s` is a monotonic clock in seconds. After `epoch_bytes_max` bytes the reader requests a seal. `parking` is True
     if single tables may be parked. `fetchers` is the number of fetchers that may read splits concurrently
@@ -104,9 +104,8 @@ class ReaderCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SealState:
-    """The seal state of the open epoch.
-
-    `wanted`: it should end now. `dirty`: a cut now would differ from the last one.
+    """The seal state of the open epoch. `wanted` is True if the epoch should end now. `dirty` is True if a cut now
+    would differ from the last one.
     """
 
     wanted: bool = False
@@ -140,9 +139,8 @@ class SourceReaderBase(ABC):
 
     @abstractmethod
     def report(self) -> ReaderCheckpoint:
-        """Return the states of the splits after the rows of the epoch being cut.
-
-        Events that this method sends arrive before the report.
+        """Return the states of the splits after the rows of the epoch that is being cut. Events that this method sends
+        arrive before the report.
         """
 
     @abstractmethod
@@ -172,7 +170,9 @@ class SourceReaderBase(ABC):
         return False
 
     def handle(self, message: Message) -> None:
-        """React to one message of the coordinator. Unknown or misdirected ones are a `ProtocolError`."""
+        """Handle one message of the coordinator. Raises `ProtocolError` for a message that is unknown or not for
+        readers.
+        """
         match message:
             case Registered(epoch):
                 self.epoch = epoch

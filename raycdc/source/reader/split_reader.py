@@ -1,7 +1,6 @@
-"""The blocking half of a reader: FLIP-27's `SplitReader`, the changes of its splits, and its fetches.
-
-`RecordEmitter` puts the fetches into the epoch. The unit is a batch, never a row: an Arrow batch, a unit of a log, the
-messages of one fetch.
+"""The blocking part of a reader: FLIP-27's `SplitReader`, the changes of its splits, and its fetches. `RecordEmitter`
+puts the fetches into the epoch. Nothing here handles single rows, but only batches: an Arrow batch, a unit of a log, or
+the messages of one fetch.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class SplitRecords(Generic[ItemT_co]):
 class RecordsWithSplitIds(Generic[ItemT_co]):
     """One fetch: batches by split in reading order, and the splits that ended with it.
 
-    `bytes` is its size, which limits how much is fetched ahead. `rows` is counted if the source has a rate limit; None:
-    unknown.
+    `bytes` is its size, by which the amount that is fetched ahead is limited. `rows` is the number of rows for a source
+    with a rate limit; None if unknown.
     """
 
     records: tuple[SplitRecords[ItemT_co], ...] = ()
@@ -44,9 +43,8 @@ class RecordsWithSplitIds(Generic[ItemT_co]):
     rows: int | None = None
 
     def for_additions(self, additions: Mapping[str, int]) -> RecordsWithSplitIds[ItemT_co]:
-        """Return the same fetch with the number of each split's addition in its batches.
-
-        Batches of other splits are left out.
+        """Return the fetch with the number of its split's addition in each batch. Batches of splits without such a
+        number are left out.
         """
         records = (part for part in self.records if part.split_id in additions)
         return replace(self, records=tuple(replace(part, addition=additions[part.split_id]) for part in records))
@@ -56,8 +54,8 @@ class RecordEmitter(Protocol[ItemT_contra, StateT_contra]):
     """Puts a batch of a split into the open epoch and advances the split's state to its end, in one step.
 
     The emitter may decode, filter or rename columns between input and output (`ReaderOutput.collect`). The reader's
-    thread calls it; it must not block. An error ends the reader, whose successor continues from the sealed state. If
-    batches say at which position they begin, and positions have no gaps, the emitter calls `check_begin` first.
+    thread calls it; it must not block. An error ends the reader; its next incarnation continues from the sealed state.
+    If batches say at which position they begin, and positions have no gaps, the emitter calls `check_begin` first.
     """
 
     def emit_record(self, batch: ItemT_contra, output: ReaderOutput, state: StateT_contra) -> None: ...
@@ -93,12 +91,9 @@ class SplitsAddition(Generic[SplitT_co]):
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoval:
-    """A change of a fetcher's splits: stop reading these, and drop what was read ahead.
-
-    Later fetches must not contain any of them.
-
-    A split may be added again right after, perhaps from another position, and an old batch would then be taken for one
-    of the new addition.
+    """A change of a fetcher's splits: stop reading these splits, and drop their batches that were read ahead. Later
+    fetches must not contain any of these splits. A removed split may be added again right afterwards, from another
+    position, and an old batch would then be taken for a batch of the new addition.
     """
 
     split_ids: tuple[str, ...]

@@ -18,8 +18,8 @@
 | `ParkTable` | enumerator | log reader | the table's target refused an epoch, so its rows are no longer passed on |
 | `DiscardSegments` | enumerator | any reader | delete segments that are not used |
 
-The enumerator relays all events between two readers. An event about an attempt that is over changes nothing: `ChunkId`
-names the attempt.
+The enumerator relays all events between two readers. Each event names the attempt (`ChunkId`). An event about an
+attempt that is over changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from raycdc.state.manifests.manifest import Segment
 
 @dataclass(frozen=True, slots=True)
 class OpenChunkRequest(SourceEvent):
-    """A request to open a chunk. The answer is `ChunkOpened` or `ChunkVoided`, which may come much later."""
+    """A request to open a chunk. The answer is `ChunkOpened` or `ChunkVoided`; it may come much later."""
 
     split: SnapshotSplit
 
@@ -56,7 +56,8 @@ class ChunkOpened(SourceEvent):
 class CloseChunkRequest(SourceEvent):
     """The chunk was read.
 
-    Its SELECT saw no row after the ordinal `high` and no table after `log_end`; `exact`: it saw exactly `high`.
+    Its SELECT saw no row after the ordinal `high`, and no statement after `log_end` decided which table it read.
+    `exact` is True if the SELECT saw exactly the rows up to `high`.
 
     `segments` are durable on the reader's node and belong to no epoch yet.
     """
@@ -72,7 +73,8 @@ class CloseChunkRequest(SourceEvent):
 class ChunkSchemaMismatch(SourceEvent):
     """The chunk has no rows, because its table's schema differs.
 
-    The log gives the reason before the ordinal `high`, after which the chunk is read again.
+    The log has the reason (a schema change) before the ordinal `high`. When the log reader has passed `high`, the chunk
+    is read again.
     """
 
     chunk: ChunkId
@@ -82,7 +84,9 @@ class ChunkSchemaMismatch(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRefused(SourceEvent):
-    """The chunk has no rows, and no later attempt will have any; `reason` is given for the whole table."""
+    """The chunk has no rows, and no later attempt can have any. `reason` becomes the reason for parking the whole
+    table.
+    """
 
     chunk: ChunkId
     reason: str
@@ -116,7 +120,8 @@ class Fate(Enum):
     READ_AGAIN = "read_again"
     #: The table was dropped, so none of its chunks is read any more.
     TABLE_DROPPED = "table_gone"
-    #: The table is parked or resnapshotted. The next manifest says which; until then none of its chunks is assigned.
+    #: The table is parked or resnapshotted; the next manifest says which of the two. Until then none of its chunks is
+    #: assigned.
     NEXT_MANIFEST = "next_manifest"
     #: The backfill of the chunk is over. The table itself is unaffected.
     BACKFILL_OVER = "backfill_over"
@@ -124,7 +129,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkVoided(SourceEvent):
-    """The attempt is over for this `reason`. What its reader wrote is deleted."""
+    """The attempt is over for this `reason`. The segments that its reader wrote are deleted."""
 
     chunk: ChunkId
     reason: str
@@ -133,9 +138,8 @@ class ChunkVoided(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ResnapshotBegan(SourceEvent):
-    """The table of a parked table's name is resnapshotted.
-
-    For people only: a table may be parked and resnapshotted within one epoch, and then no manifest says that it was
+    """A parked table, or another table with its name, is resnapshotted. The event is shown to people. Manifests would
+    not be enough for that: if a table is parked and resnapshotted within one epoch, no manifest says that it was
     parked.
     """
 
@@ -154,8 +158,9 @@ class VoidChunkRequest(SourceEvent):
 class StopAt(SourceEvent):
     """The position of the end of the input: the log reader stops when it is at `ordinal` or after it.
 
-    `changes` is the number of parkings and resnapshots that the sender knows of (`raycdc.source.tables.parking`). A
-    sender that misses one does not know that a table has more to read.
+    `changes` is the number of parkings and resnapshots that the sender knows of (`raycdc.source.tables.parking`). If
+    the sender does not know of the newest one, it also does not know that a table has more to read, and the log reader
+    ignores the message.
     """
 
     ordinal: int
@@ -171,7 +176,7 @@ class ParkTable(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class DiscardSegments(SourceEvent):
-    """Segments of chunks that are read again, on any node. They are to be deleted."""
+    """A request to delete segments, on any node, of chunks that are read again."""
 
     segments: tuple[Segment, ...]
 

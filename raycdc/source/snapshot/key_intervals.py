@@ -10,15 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: A key in the server's order: values compare, are equal and hash as in the server. A table has keys of one kind.
+#: A sort key: it compares, equals and hashes as the key does in the server. All keys of a table are of one kind.
 SortKey = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An interval [lower, upper) of sort keys, None meaning unbounded.
-
-    The state stores `lower_raw` and `upper_raw`, the bounds from which the sort keys were made.
+    """An interval [lower, upper) of sort keys; None means unbounded. `lower_raw` and `upper_raw` are the bounds from
+    which the sort keys were made; the state stores these.
     """
 
     lower: SortKey | None
@@ -28,7 +27,9 @@ class Interval:
 
 
 class IntervalSet:
-    """Disjoint intervals in order; adding one that touches another merges them, so 100,000 chunks stay few."""
+    """Disjoint intervals in order. An interval that touches another one is merged with it, so 100,000 chunks become few
+    intervals.
+    """
 
     def __init__(self) -> None:
         self._intervals: list[Interval] = []

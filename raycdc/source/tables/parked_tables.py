@@ -1,4 +1,4 @@
-"""The parked tables of a running log as of its present position, and how each of them is followed again.
+"""Tracks the parked tables of a running log at its present position, and decides how each of them is followed again.
 
 | a parked table | when the log names it |
 |---|---|
@@ -8,8 +8,8 @@
 | is new: it was never followed | if the statement creates it, it is followed from there (`made`); if the statement \
 drops it, no decision is needed (`is_over`) |
 
-A connector decides *that* a table is parked, and why; this module decides the consequences. Runs on one thread: the
-log's fetcher.
+A connector decides which table is parked, and for which reason; this module decides the consequences. Used by one
+thread, that of the log's fetcher.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _nowhere(_: TableId) -> None:
 class ParkingSetup(Generic[DescribedT]):
     """The parking of a log: the tables `parked` at its start, the probe of a table, and the rules of targets.
 
-    If `parked` is None, nothing may be parked, and an error ends the run.
+    If `parked` is None, no table may be parked, and an error ends the run instead.
     """
 
     parked: Mapping[TableId, Parked] | None = None
@@ -68,10 +68,10 @@ class ParkingSetup(Generic[DescribedT]):
 class ParkedTables(Generic[DescribedT]):
     """The parked tables; see the module's docstring.
 
-    If the sink updates rows, a table that shares a target cannot be resnapshotted automatically, because its rows there
-    cannot be told apart from those of other tables; it waits for a decision. This does not apply to a table without
-    rows in any target. `followed` are the tables that the log follows, or is known to have followed, at its start;
-    `noun` is the word for a table in messages.
+    If the sink updates rows, a table that shares a target with other tables cannot be resnapshotted automatically,
+    because the rows of the tables cannot be distinguished in the target. Such a table waits for a decision of the user,
+    unless no target has rows of it. `followed` are the tables that the log follows at its start, or is known to have
+    followed before. `noun` is the word for a table in messages.
     """
 
     def __init__(self, terms: ParkingSetup[DescribedT], *, followed: Iterable[TableId], noun: str = "table") -> None:
@@ -80,8 +80,7 @@ class ParkedTables(Generic[DescribedT]):
         #: True if tables may be parked at all.
         self.parks = terms.parked is not None
         self._kinds = {table: parked_kind(state) for table, state in parked.items()}
-        #: New tables, which were never followed and announced to no target; and tables that the present statement
-        #: creates.
+        #: Tables that were never followed, so that no target knows them, and tables that the present statement creates.
         self._new = {table for table, state in parked.items() if state.schema is None and not state.announced}
         self._made: set[TableId] = set()
         #: Unknown tables of which the log has rows.
@@ -92,8 +91,8 @@ class ParkedTables(Generic[DescribedT]):
         self._probes: TableProbes[FollowableTable[DescribedT] | UnfollowableTable] = TableProbes(
             terms.probe, self.waiting
         )
-        #: Tables of which targets have, or may have, rows. A truncated or dropped table stays here, because a merged
-        #: target remembers its sources and is not emptied for one of them.
+        #: Tables of which targets may have rows. A truncated or dropped table stays in this set, because a merged
+        #: target is not emptied for one of its source tables.
         self._with_rows = {*followed, *(table for table, state in parked.items() if state.announced)}
         self._noun = noun
 
@@ -141,19 +140,17 @@ class ParkedTables(Generic[DescribedT]):
         return ParkTableUpdate(table, parking)
 
     def met(self, table: TableId, reason: str, position: StatementPosition) -> ParkTableUpdate:
-        """Park an unknown table of which the log has rows.
-
-        It is probed; if it is not visible, the message says which permission is missing.
+        """Park an unknown table of which the log has rows. The table is probed; if it is not visible to the account,
+        the message names the missing permission.
         """
         update = self.park(table, reason, position, again=True)
         self._met.add(table)
         return update
 
     def awaits(self, table: TableId, *, certain: bool) -> bool:
-        """Return True if a statement that creates the table makes all its rows come through the log.
-
-        This holds for a parked table that was never followed and did not exist before. The statement is `certain` proof
-        of that, or else the state must know it.
+        """Return True if all rows of the table come through the log after a statement that creates it. This holds for a
+        parked table that was never followed and did not exist before. If `certain` is True, the statement itself proves
+        that the table did not exist; otherwise the state must show that.
         """
         waits = self._kinds.get(table) in (ParkedKind.RESNAPSHOTS, ParkedKind.ENDED)
         return waits and table in self._new and (certain or table in self._awaited)
@@ -185,7 +182,9 @@ class ParkedTables(Generic[DescribedT]):
         return self.park(table, reason, position, phase=ParkedPhase.ENDED)
 
     def follow(self, table: TableId) -> bool:
-        """Follow the table from now on, for the first time or again. Returns True if the log had its creation."""
+        """Follow the table from now on, for the first time or again. Returns True if the log contained the creation of
+        the table.
+        """
         is_made = table in self._made
         self._made.discard(table)
         self._new.discard(table)
@@ -199,10 +198,8 @@ class ParkedTables(Generic[DescribedT]):
         return self.rules.shared(table, self._sharing_targets(table))
 
     def invalidate(self, table: TableId, ordinal: int, *, stays_absent: bool = False, leaves: bool = False) -> None:
-        """Note a statement about the table that ends at `ordinal`.
-
-        `stays_absent` is True if the statement drops the table and creates none of its name, `leaves` if no table of
-        the name exists after it.
+        """Record a statement about the table that ends at `ordinal`. `stays_absent` is True if the statement drops the
+        table and creates no table of that name. `leaves` is True if no table of that name exists after the statement.
         """
         if leaves:
             self._met.discard(table)
@@ -241,9 +238,8 @@ class ParkedTables(Generic[DescribedT]):
 
 
 def ended(table: TableId, noun: str, *, had_rows: bool) -> str:
-    """Return why a table that was to be resnapshotted has ended: it is missing at the source.
-
-    `had_rows`: a target may have some.
+    """Return the message about a table that was to be resnapshotted and has ended, because the source does not have it.
+    `had_rows` is True if a target may have rows of it.
     """
     if had_rows:
         return f"there is no {noun} {table} any more; the target keeps what it had"

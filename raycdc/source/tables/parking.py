@@ -1,8 +1,8 @@
 """Parks tables that cannot be followed for now, and resnapshots tables while others stream.
 
-A table is *parked* when the log says something about it that cannot be followed: its later rows are dropped, and its
-position and reason are kept in the stream split's state until a user decides. A parked table marked *again* is
-resnapshotted under a new incarnation, in this order:
+A table is *parked* when the log has a change of it that cannot be followed. Its later rows are dropped. Its position
+and the reason are kept in the stream split's state until a user decides. A parked table that is marked *again* is
+resnapshotted under a new incarnation, in these steps:
 
 | step | because |
 |---|---|
@@ -12,12 +12,12 @@ resnapshotted under a new incarnation, in this order:
 its rows can be decoded and its statements followed |
 | 4. an epoch begins with the truncation of its target; every chunk is unopened | deleted rows must vanish |
 
-If a table was never followed, and the log has its creation between steps 1 and 3, no chunk is read: the log has all its
-rows from there on, so it is followed.
+If a table was never followed, and the log has its creation between steps 1 and 3, no chunk is read. The table is
+followed from its creation, because the log has all its rows.
 
-Tables are resnapshotted because a statement rewrote rows without logging them, another table took the name, the log was
-purged, or a user requested it. Each step is one transition of the state that manifests hold, so after a crash the table
-is at the last sealed step. Pure; probes block (they run in the log's fetcher thread).
+There are four reasons for a resnapshot: a statement rewrote rows without logging them, another table took the name, the
+log was purged, or a user requested it. Each step is one transition of the state in manifests, so after a crash the
+table is at the last sealed step. Pure, except that probes block; they run in the log's fetcher thread.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from raycdc.state.opaque import NO_NOTES, Position
 class RowsRequest(JsonObject):
     """A request to read rows of `table` again, made by the command `backfill`.
 
-    The rows are those that match the predicate `where`, or those of the `parts`, which are chunks as the connector cuts
-    them. `refused` is the reason if a new configuration does not allow the backfill any more.
+    The rows are those that match the predicate `where`, or the rows of the chunks in `parts`. If a new configuration
+    does not allow the backfill any more, `refused` is the reason.
     """
 
     backfill: str
@@ -75,7 +75,8 @@ class TableRequest(StrEnum):
     REMOVE = "remove"
     #: The paused table continues from its position.
     RESUME = "resume"
-    #: A table created after the log's position is followed from its creation, or read if the log does not have that.
+    #: A table that was created after the log's position is followed from its creation. If the log does not have the
+    #: creation, the table is read with a snapshot.
     FOLLOW = "follow"
 
     @property
@@ -124,12 +125,11 @@ class LogStart(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class CommandDecision(JsonObject):
-    """A judged command of the user: refused, or turned into a request about `tables`.
-
-    `text` says what it does, or why it was refused. `resnapshots`: the tables are resnapshotted; this is for the
-    caller, and not stored. `begins` are the resnapshotted tables of which no target has rows yet. `replaces`: their
-    first epoch replaces the target, whatever it contains. `parked`: the command was carried out, but one of its tables
-    was parked again, as `text` says.
+    """The decision about a user's command: it is refused, or becomes a request about `tables`. `text` describes the
+    effect, or the reason of the refusal. `resnapshots` is True if the tables are resnapshotted; it is for the caller,
+    and is not stored. `begins` are the resnapshotted tables of which no target has rows yet. If `replaces` is True, the
+    first epoch of these tables replaces any content of the target. `parked` is True if the command was carried out, but
+    one of its tables was parked again; `text` has the reason.
     """
 
     command: str = field(metadata=stored("id"))
@@ -159,13 +159,14 @@ def _read_rows(written: Sequence[Any]) -> Mapping[str, RowsRequest]:
 
 @dataclass(frozen=True, slots=True)
 class Requests(JsonObject):
-    """Requests about tables, by users or because of a purged log. Repeating one is harmless: it acts once.
+    """Requests about tables, made by users or because of a purged log. Each request takes effect once, even if it is
+    repeated.
 
-    `tables` maps names to an action. An action applies only to a table that has not changed since its number
-    (`numbers`, else `number`: the state's ``changes`` at the time). `start` is a new position from which to read the
-    log. `commands` are the commands that requests came from, oldest first, done or not: a command and its requests are
-    written in one step. `rows` are backfills by the ids of their commands; each stays until the sink holds an epoch
-    that says it is over.
+    `tables` maps names to an action. A request has the number that ``changes`` of the state had when it was made (in
+    `numbers`, else `number`). It applies only to a table that was not parked or resnapshotted after that. `start` is a
+    new position from which to read the log. `commands` are the commands that requests came from, oldest first, finished
+    ones included. A command and its requests are written in one step. `rows` are backfills by the ids of their
+    commands. A backfill stays until the sink holds an epoch whose manifest has its end.
     """
 
     number: int = 0
@@ -207,8 +208,8 @@ class Requests(JsonObject):
     def left(self, state: StreamState, over: Container[str] = ()) -> Requests:
         """Return the requests that a stream split's `state` has not carried out yet, and unfinished backfills.
 
-        Once that is committed, the other requests must be forgotten: a table that is dropped and created again would
-        not count as resnapshotted.
+        Once `state` is committed, the remaining requests must be forgotten. Otherwise such a request would act again on
+        a table that is later dropped and created again.
         """
         waiting = {name: request for name, request in self.tables.items() if self.acts_on(name, state)}
         return replace(
@@ -220,7 +221,7 @@ class Requests(JsonObject):
         )
 
     def of_leaving(self, state: StreamState) -> dict[str, TableRequest]:
-        """Return the tables that are still to be paused or removed. They need no new snapshot meanwhile."""
+        """Return the tables that are still to be paused or removed, and so need no new snapshot."""
         return {name: request for name, request in self.tables.items() if request.leaves and self.acts_on(name, state)}
 
     def acts_on(self, name: str, state: StreamState) -> bool:
@@ -284,11 +285,11 @@ def _carried_out(
 
 @dataclass(frozen=True, slots=True)
 class Refusal(JsonObject):
-    """A refusal: the table's target could not take a sealed epoch (`raycdc.state.parked`), so the table is parked.
-
-    The driver sends it during the job, and again from its record at each start; repetition is harmless. `incarnation`
-    is the table's in the epoch, so a table that was resnapshotted since is unaffected; `position` is where the epoch
-    began. Rows of the table from there on are skipped by the driver until the refusal takes effect.
+    """A report that the table's target refused a sealed epoch (`raycdc.state.parked`), so that the table is parked. The
+    driver sends it during the job, and again from its record at each start; a repeated refusal has no effect.
+    `incarnation` is the table's incarnation in the epoch, so a table that was resnapshotted since then is not affected.
+    `position` is the position at which the epoch began. Until the refusal takes effect, the driver skips rows of the
+    table from that position on.
     """
 
     table: TableId
@@ -324,10 +325,9 @@ def with_refusals(state: StreamState, refusals: Iterable[Refusal]) -> StreamStat
 
 
 class RefusedTables:
-    """Tables that a running log reader parked on request.
-
-    The log itself does not know: it goes on to deliver rows, which are dropped until the log resnapshots the table or
-    parks it itself.
+    """Tables that a running log reader parked because a target refused them. The connector's log is not notified of
+    that. It goes on delivering rows of these tables, which are dropped until the log resnapshots the table or parks it
+    itself.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""Resnapshots of single tables while others stream: the probe of a table, and its effect on the log.
+"""Resnapshots single tables while others stream: probes a table, and begins it in the log.
 
-A connector implements one function, the probe (`ProbeTable`). It runs in the log's fetcher thread and may block. The
-rest is common to all connectors (`raycdc.source.tables.parked_tables`):
+A connector implements one function, the *probe* (`ProbeTable`), which returns the present schema of a table and the log
+position for which it holds. It runs in the log's fetcher thread and may block. All other steps are common to all
+connectors (`raycdc.source.tables.parked_tables`):
 
 | result of the probe | effect |
 |---|---|
@@ -9,8 +10,7 @@ rest is common to all connectors (`raycdc.source.tables.parked_tables`):
 | `UnfollowableTable` | the table is parked until a user decides |
 | `FollowableTable` | the table begins: its target is emptied, and every chunk is unread (`begin`) |
 
-A probe holds at a position of the log. It counts once the log has passed that position without a later statement about
-the table (`TableProbes`).
+A probe is used once the log has passed its position without a later statement about the table (`TableProbes`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from raycdc.state.opaque import Position
 
 #: The pause before the next probe after a table was found locked.
 _FIRST_PAUSE_S = 2.0
-#: At first each locked table is probed again about once a minute, but not more often than the pause allows, because a
-#: probe stops the log for a second.
+#: The pauses between probes of locked tables, in seconds. In the end each locked table is probed about once a minute.
+#: The pause is needed because a probe stops the log for a second.
 _ROUND_S, _SHORTEST_ROUND_PAUSE_S = 60.0, 10.0
 
 DescribedT = TypeVar("DescribedT")
@@ -52,9 +52,8 @@ class StatementPosition:
 
 @dataclass(frozen=True, slots=True)
 class FollowableTable(Generic[DescribedT]):
-    """A table that can be followed, as the connector `described` it.
-
-    It has this form at the log's `ordinal`. `snapshot` says how it is cut into chunks.
+    """A table that can be followed, with the description `described` that the connector made. The description holds at
+    the log's `ordinal`. `snapshot` says how the table is cut into chunks.
     """
 
     described: DescribedT
@@ -64,14 +63,14 @@ class FollowableTable(Generic[DescribedT]):
 
 @dataclass(frozen=True, slots=True)
 class UnfollowableTable:
-    """A table that cannot be followed in its form at `ordinal`, and the reason."""
+    """A table that cannot be followed with the schema that it has at the ordinal `ordinal`, and the reason."""
 
     reason: str
     ordinal: int
 
 
-#: Probes a table. Returns None if the source has no such table. The log stops meanwhile, so a probe raises
-#: `TableLockedError` after a moment if the table is locked, and is repeated at a later unit of the log.
+#: Probes a table. Returns None if the source has no such table. The log stops during a probe. If the table is locked,
+#: the probe therefore raises `TableLockedError` after a moment, and is repeated at a later unit of the log.
 ProbeTable = Callable[[TableId], FollowableTable[DescribedT] | UnfollowableTable | None]
 
 
@@ -96,8 +95,8 @@ class TableVersion:
 def begin(
     table: TableId, version: TableVersion, snapshot: SnapshotState, position: StatementPosition, *, seq: int
 ) -> TableChange:
-    """Return the change that begins the table at `position`: every chunk is unread, and a row numbered `seq` empties
-    the target.
+    """Return the change that begins the table at `position`: all chunks are unread, and a truncation with the `_seq`
+    `seq` empties the target.
     """
     events = (TruncateTableEvent(table), CreateTableEvent(table, version.schema))
     update = BeginTableUpdate(table, events, version.document, snapshot)
@@ -109,7 +108,7 @@ def truncation(
 ) -> LogRows:
     """Return the changelog row that says that all rows of the table are gone; all its columns are null.
 
-    `statement` is the position of the truncating statement; None if the log has no such statement.
+    `statement` is the position of the statement that truncates the table; None if the log has no such statement.
     """
     meta = {"_op": int(RowKind.TRUNCATE), "_seq": seq, "_ts_ms": position.ts_ms, "_pos": statement}
     changelog = changelog_schema(schema)
@@ -120,20 +119,21 @@ def truncation(
 def unread(key: str) -> SnapshotState:
     """Return a snapshot state in which no chunk is read.
 
-    Rows are identified by `key`, which is never NULL.
-
-    `key` is the name of a column, which every schema of the table must have: log rows are compared with chunks by it.
+    `key` is the name of the chunk key, a column that identifies rows and is never NULL. Every schema of the table must
+    have it, because log rows are compared with chunks by this column.
     """
     return SnapshotState(key, foldable=True, needs_null=False)
 
 
 def without_chunks() -> SnapshotState:
-    """Return the snapshot state of a table without chunks. All its rows are in the log, after its `begin`."""
+    """Return the snapshot state of a table without chunks. All rows of the table are in the log, after the change that
+    `begin` returns.
+    """
     return SnapshotState(None, foldable=False, needs_null=False, closed=((None, None),))
 
 
 class ProbedTable(Protocol):
-    """The result of a probe; `ordinal` is the position in the log for which it holds."""
+    """The result of a probe. `ordinal` is the position in the log for which the result holds."""
 
     @property
     def ordinal(self) -> int: ...
@@ -143,14 +143,12 @@ L = TypeVar("L", bound=ProbedTable)
 
 
 class TableProbes(Generic[L]):
-    """Probes the tables that wait for a resnapshot, and says which may begin now.
-
-    `probe` queries the source; None if it has no such table. A probe is made only when the log was read up to
-    everything known about the table, so a missed statement about it must come later.
-
-    All locked tables share one pause, because each probe stops the log: after a table was found locked, no other is
-    probed for a while, and locked ones not until the pause is over. The pause restarts with each table that is newly
-    found locked, and grows until each is probed about once a minute.
+    """Probes the tables that wait for a resnapshot, and returns tables that may begin now. `probe` queries the source.
+    A table is probed only after the log was read up to the last known statement about it, so any unknown statement must
+    come later. Each probe of a locked table stops the log, so all locked tables share one pause. After a table was
+    found locked, no other table is probed for a moment, and no locked table is probed until the pause is over. The
+    pause begins again at its shortest when a further table is found locked. It grows until each locked table is probed
+    about once a minute.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Judges commands about a pipeline's tables by the state alone, before anything is changed.
+"""Decides about commands on a pipeline's tables, from the state and before anything is changed.
 
 | action | is refused where the table is | its request |
 |---|---|---|
@@ -11,7 +11,7 @@ time | to continue from its position; a snapshot if the changes since then are n
 | `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no \
 rows, or cannot tell its rows by key (second table); the source refuses the predicate | a backfill |
 
-Pure. `raycdc.driver.command_queue` keeps them, and carries them out.
+Pure. `raycdc.driver.command_queue` stores the commands, and carries them out.
 
 A backfill replaces rows of a target one by one, by key. `RowsByKey` decides if that is possible:
 
@@ -21,8 +21,9 @@ A backfill replaces rows of a target one by one, by key. `RowsByKey` decides if 
 | whose transform gives it another key | likewise: its rows may come to have the same key |
 | whose transform leaves rows out | a row that it leaves out would stay in the target as it was |
 
-In the first two cases, a row that is read again would be refused as a duplicate of its key. If the log deletes it in
-the same epoch, the two would cancel out and the old row would stay (`raycdc.sinks.source_tables`).
+In the first two cases, a row that is read again would be refused as a duplicate of its key. If the log deletes the row
+in the same epoch, insert and deletion would cancel out, and the old row would stay in the target
+(`raycdc.sinks.source_tables`).
 """
 
 from __future__ import annotations
@@ -60,17 +61,16 @@ WhyNotByKey = Callable[[TableId, Iterable[TableId], CommitRecord | None], str]
 
 @dataclass(frozen=True, slots=True)
 class RowsByKey:
-    """Decides if rows of a table can replace rows of its target by key, from the routes and transforms of a
-    configuration.
+    """Decides if rows of a table can replace rows of its target by key. The answer depends on the routes and transforms
+    of the configuration.
     """
 
     router: Router = field(default_factory=Router)
     transforms: Transforms = field(default_factory=Transforms)
 
     def why_not(self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
-        """Return why rows cannot be replaced by key, with the solution; empty if they can.
-
-        `tables` are the pipeline's tables.
+        """Return the reason why rows of the table cannot be replaced by key, with the solution; empty if they can.
+        `tables` are all tables of the pipeline.
         """
         hint = f"For all of its rows: raycdc tables resnapshot CONFIG {table}"
         for target, other in self._shared(table, tables, record):
@@ -158,12 +158,10 @@ _DONE = {
 
 @dataclass(frozen=True, slots=True)
 class TableCommand(JsonObject):
-    """An action on `table`, named as users write it.
-
-    A command that is given twice with the same `id` acts once. It concerns all rows, or the rows that match the
-    predicate `where`, or the rows with the `keys`, which are lists of keys
-    (`raycdc.source.snapshot.rereading.backfill_keys`). With `replaces`, the new snapshot replaces a parked target with
-    any content.
+    """A command: an action on `table`, whose name is in the form that users write. A command that is given twice with
+    the same `id` takes effect once. It concerns all rows, or the rows that match the predicate `where`, or the rows
+    with the keys in `keys`, each of which is a list of keys (`raycdc.source.snapshot.rereading.backfill_keys`). If
+    `replaces` is True, the new snapshot replaces a parked target with any content.
     """
 
     id: str
@@ -227,9 +225,9 @@ class CommandRules:
     """The configuration's rules for commands.
 
     `updates_rows` is True if the sink holds one row per key. `is_selected` raises `ConfigError` for a table that is to
-    be added and is not selected, and `require_rows` for rows that cannot be read. `why_not_by_key` says why rows of a
-    table cannot replace those of its target, and `why_read_once` why the log cannot be read a second time in parallel
-    (`raycdc.config.SourceConfig`).
+    be added and is not selected. `require_rows` raises it for rows that cannot be read. `why_not_by_key` returns the
+    reason why rows of a table cannot replace rows of its target. `why_read_once` is the reason why the log cannot be
+    read a second time in parallel (`raycdc.config.SourceConfig`).
     """
 
     updates_rows: bool
@@ -252,8 +250,8 @@ class CommandRules:
 
 
 def as_it_is(state: StreamState, record: CommitRecord | None) -> StreamState:
-    """Return the log's state as the next coordinator will have it: tables that a target refused, according to `record`,
-    are parked.
+    """Return the log's state that the next coordinator will begin with. In it, tables that a target refused according
+    to `record` are parked.
     """
     return state if record is None else with_refusals(state, refusals_of(record.parked))
 
@@ -265,7 +263,7 @@ def judged(
     rules: CommandRules,
     document: Callable[[str], SchemaDocument],
 ) -> CommandDecision:
-    """Return the decision about the command for a log's `state` (`as_it_is`).
+    """Return the decision about the command, given the log's `state` (the result of `as_it_is`).
 
     Raises `ConfigError` with the reason if the command is refused.
 
@@ -323,10 +321,8 @@ def _require_replaceable(table: str, action: TableAction, record: CommitRecord |
 def taken_back(
     command: TableCommand, before: StreamState, state: StreamState, requests: Requests
 ) -> CommandDecision | None:
-    """Return the decision about a `resume` that cancels a requested pause which has not begun.
-
-    Nothing else happens to the table. Returns None for any other command. `state` is `before` with all requests
-    applied.
+    """Return the decision about a `resume` that only cancels a requested pause which has not begun; None for any other
+    command. `state` is the state `before` with all requests applied.
     """
     if command.action is not TableAction.RESUME:
         return None
@@ -360,9 +356,8 @@ def _judged_rows(
     rules: CommandRules,
     document: Callable[[str], SchemaDocument],
 ) -> CommandDecision:
-    """Return the decision about a command on some rows.
-
-    Raises `ConfigError` if it is refused, or if the source cannot be queried.
+    """Return the decision about a command on some rows of a table. Raises `ConfigError` if the command is refused, or
+    if the source cannot be queried.
     """
     now = state[table]
     if command.action not in (TableAction.BACKFILL, TableAction.RESNAPSHOT):
@@ -440,7 +435,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def table_called(name: str, state: StreamState) -> str:
-    """Return the table's name as the state has it. `name` may be a plain name of the configuration."""
+    """Return the name of the table in the state. `name` may be in the form that the configuration uses."""
     if "." not in name or not isinstance(state.named(name), Unknown):
         return name
     return str(plain_table(name) or TableId.parse(name))

@@ -17,17 +17,17 @@ published |
 | `Dropped` | none: it was dropped in the open epoch | none |
 | `Unknown` | none: the state has no such table | none |
 
-`TRANSITIONS` lists every allowed transition; any other one is a bug and raises an `AssertionError`. A state is a value:
-it is replaced, never changed, and manifests hold its JSON. `Dropped` and `Unknown` are in no manifest.
+`TRANSITIONS` lists every allowed transition; any other transition is a bug and raises an `AssertionError`. A state is a
+value: it is replaced and never changed, and manifests have its JSON. `Dropped` and `Unknown` are in no manifest.
 
-*Announced* means that an epoch carried the table's CreateTableEvent to the targets, which its first epoch does. It is a
-flag and not a state, because it is independent of the states: a table may be announced or not in each of them, and the
-log reader handles its rows in the same way.
+A table is *announced* if an epoch carried its CreateTableEvent to the targets; the table's first epoch does that. This
+is a flag and not a state, because a table may be announced or not in each of the states, and the log reader handles its
+rows in the same way.
 
-The `schema` of a state is the fingerprint of the table's schema document, as `raycdc.source.split.StreamSplit` has it.
-
-The *incarnation* counts the parkings and resnapshots of all tables: a table that is resnapshotted gets the next number,
-which invalidates every earlier message about it.
+The `schema` of a state is the fingerprint of the table's schema document, which is in
+`raycdc.source.split.StreamSplit`. The *incarnation* of a table is a number. One counter counts the parkings and
+resnapshots of all tables; a table that is resnapshotted gets the counter's next value, which invalidates every earlier
+message about the table.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from raycdc.state.opaque import NO_NOTES, LogNotes, Position
 
 
 class ParkedPhase(StrEnum):
-    """The phase of a parked table. Only the first one is a problem."""
+    """The phase of a parked table. Only the first phase is shown as a problem."""
 
     #: The table cannot be followed; a user must decide.
     PARKED = "parked"
@@ -57,11 +57,10 @@ class ParkedPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState(JsonObject):
-    """The cut of a table into chunks, and the keys that are published.
-
-    `key` is None for a table that is a single chunk. Rows of a `foldable` table have a unique key, so held changes may
-    be folded into its chunks. `closed` are published ranges of keys [lower, upper) as the source writes them, None
-    being unbounded; `null_closed` says that rows with key NULL are published, if the table `needs_null`.
+    """The division of a table into chunks, and the keys that are published. `key` is the chunk key; None if the table
+    is a single chunk. If `foldable` is True, rows have a unique key, so held changes may be folded into chunks.
+    `closed` are the published ranges of keys [lower, upper) in the source's form; None means unbounded. If `needs_null`
+    is True, the table may have rows with NULL keys, and `null_closed` is True once these are published.
     """
 
     key: ChunkKey | None
@@ -73,7 +72,7 @@ class SnapshotState(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class InSnapshot:
-    """Chunks of the table are read, and its rows judged by the chunk of their key."""
+    """Chunks of the table are being read. Its log rows are judged by the chunk of their key."""
 
     schema: str
     announced: bool
@@ -83,9 +82,8 @@ class InSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """All chunks of the table are read as of the ordinal `at`.
-
-    `lost`: a chunk found another table, so the chunks are useless; the log has the reason up to that ordinal.
+    """All chunks of the table are being read as of the ordinal `at`. If a chunk found another table, the chunks are
+    useless, and `lost` is the ordinal up to which the log has the reason.
     """
 
     schema: str
@@ -96,13 +94,15 @@ class AsOf:
     lost: int | None = None
 
     def bars(self, ordinal: int) -> bool:
-        """Return True if the log may not pass `ordinal` yet."""
+        """Return True if the log reader may not pass `ordinal` yet."""
         return self.lost is None and ordinal > self.at
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The chunks of the table have all changes up to the ordinal `at`, which the log is still to pass."""
+    """The published chunks of the table have all changes up to the ordinal `at`, which the log reader has not passed
+    yet.
+    """
 
     schema: str
     announced: bool
@@ -121,9 +121,8 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class LeftAt(JsonObject):
-    """The data that a paused table needs, with schema and position, to continue from there.
-
-    They are its incarnation, the ordinal of the position, and the connector's notes about the log before it.
+    """The data by which a paused table can continue from its position, in addition to its schema and that position: its
+    incarnation, the ordinal of the position, and the connector's notes about the log before the position.
     """
 
     incarnation: int
@@ -133,12 +132,12 @@ class LeftAt(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class Parked(JsonObject):
-    """No rows of the table are passed on from `position` on. `again`: it will be resnapshotted automatically.
-
-    `schema` is the last one that was followed (None: never), `ts_ms` the commit time of the event that parked it.
-    `left` is set if the table can continue from `position`: it was paused when all its chunks were published, or its
-    log could not be read for a while. An `awaited` table did not exist at `position`: it is followed from its creation
-    in the log, or resnapshotted if the log has none.
+    """No rows of the table from `position` on are passed on. If `again` is True, the table will be resnapshotted
+    automatically. `schema` is the last schema that was followed (None: the table was never followed). `ts_ms` is the
+    commit time of the event that parked it. `left` is set if the table can continue from `position`, because it was
+    paused when all its chunks were published, or because its log could not be read for a while. If `awaited` is True,
+    the table did not exist at `position`: it is followed from its creation in the log, or resnapshotted if the log does
+    not have its creation.
     """
 
     schema: str | None
@@ -160,10 +159,9 @@ class Parked(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class CatchingUp:
-    """The table was paused, and continues from `position` in a catch-up stream, parallel to the log of the others.
-
-    It keeps its incarnation from before the pause, so a target that refused that one takes nothing of it.
-    `dropped`: up to the position of the stream, the table was dropped and not created again.
+    """The table was paused, and continues from `position` in a catch-up stream, parallel to the log of the other
+    tables. It keeps its incarnation from before the pause, so a target that refused this incarnation gets no rows of
+    it. `dropped` is True if the catch-up stream has seen that the table was dropped and not created again.
     """
 
     schema: str
@@ -183,7 +181,7 @@ class CatchingUp:
     def to_json(self) -> Mapping[str, Json]:
         """Return the document.
 
-        To older versions, a table in catch-up looks like a paused one, and may be treated so.
+        An older version of raycdc reads the table as a paused table, which is correct, too.
         """
         paused = Parked(
             self.schema,
@@ -211,7 +209,7 @@ class CatchingUp:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The table was dropped in the open epoch. The next epoch will not know it."""
+    """The table was dropped in the open epoch. The next epoch does not have the table."""
 
     schema: str
     announced: bool
@@ -322,7 +320,7 @@ class SealedTables(NamedTuple):
 
 
 class ChangedTableStates:
-    """The tables that changed since the last cut, so that a cut skips all others. Only `TableStates` updates it."""
+    """The tables that changed since the last cut. A cut needs to look only at these. Updated by `TableStates` only."""
 
     def __init__(self, states: Mapping[TableId, TableState]) -> None:
         #: Tables whose state changed since the last `take_changed`, in order.
@@ -361,9 +359,7 @@ class ChangedTableStates:
 
 
 class TableStates:
-    """Every table of one log, each in its state.
-
-    The only writer of a table's state; one owner, the log reader.
+    """The states of all tables of one log. Only this class changes a table's state. Owned by the log reader.
 
     `changes` counts parkings and resnapshots.
     """
@@ -388,7 +384,7 @@ class TableStates:
         self._move(table, TableTransition.FOUND, Live(schema, announced=False, incarnation=0))
 
     def altered(self, table: TableId, schema: str) -> None:
-        """Use `schema` from here on. A table that was dropped in the open epoch exists again."""
+        """Use `schema` for the table from here on. If the table was dropped in the open epoch, it exists again."""
         state = self[table]
         assert not isinstance(state, Unknown | Parked), f"{table} is {state} and was altered"
         if isinstance(state, Dropped):
@@ -418,7 +414,7 @@ class TableStates:
         self._move(table, TableTransition.LOST, replace(state, lost=max(high, state.lost or 0)))
 
     def published(self, table: TableId, closed: tuple[tuple[Any, Any], ...], *, null_closed: bool) -> None:
-        """Note that a chunk is published. `closed` and `null_closed` are the published keys after it."""
+        """Record that a chunk is published. `closed` and `null_closed` are the published keys after that."""
         state = self[table]
         assert isinstance(state, InSnapshot | AsOf), f"{table} is {state} and a chunk of it was published"
         snapshot = replace(state.snapshot, closed=closed, null_closed=null_closed)
@@ -453,10 +449,7 @@ class TableStates:
                 assert_never(state)
 
     def parked(self, table: TableId, parking: ParkingCause, *, announced: bool) -> None:
-        """Park the table; `changes` counts it.
-
-        `announced`: the open epoch announces the table, if no earlier epoch did.
-        """
+        """Park the table, and increase `changes`. `announced` is True if the open epoch announces the table."""
         self.changes += 1
         self._move(
             table,
@@ -472,9 +465,8 @@ class TableStates:
         self._move(table, TableTransition.MOVED, replace(state, position=position, left=left))
 
     def joined(self, table: TableId) -> None:
-        """Follow the table in the log, because the catch-up stream has passed on everything before the log's position.
-
-        `changes` counts it, so that commands that wait for it are done.
+        """Follow the table in the log, because the catch-up stream has delivered everything before the log's position.
+        `changes` is increased, by which commands that wait for this see that they are done.
         """
         state = self[table]
         assert isinstance(state, CatchingUp), f"{table} is {state} and joined the log"
@@ -482,7 +474,7 @@ class TableStates:
         self._move(table, TableTransition.JOINED, followed_from(state))
 
     def resnapshot(self, table: TableId, schema: str, snapshot: SnapshotState) -> None:
-        """Read the table again: all its chunks are unopened, and its target is emptied. `changes` counts it."""
+        """Resnapshot the table: all its chunks become unopened, its target is emptied, and `changes` is increased."""
         announced = is_announced(self[table])
         self.changes += 1
         self._move(table, TableTransition.BEGUN, InSnapshot(schema, announced, self.changes, snapshot))
@@ -545,9 +537,8 @@ def had_rows(state: TableState) -> bool:
 
 
 def is_nothing(state: TableState) -> bool:
-    """Return True if no table was found under the name, or it was dropped before anything of it was read.
-
-    No target has anything of it.
+    """Return True if no table was found under the name, or if the table was dropped before any of its rows were read.
+    No target has rows of such a table.
     """
     return isinstance(state, Parked) and state.phase is ParkedPhase.ENDED and not state.again and not had_rows(state)
 
@@ -575,9 +566,8 @@ def incarnation_of(state: TableState) -> int | None:
 
 
 def parked_from(state: TableState, parking: ParkingCause, *, incarnation: int = 0, announced: bool = False) -> Parked:
-    """Return `state` after it was parked because of `parking`.
-
-    `announced`: the targets know the table, even if `state` does not say so.
+    """Return the state of a table with `state` after it is parked for the cause `parking`. With `announced`, the
+    targets count as knowing the table even if `state` says otherwise.
     """
     schema = None if isinstance(state, Unknown) else state.schema
     return Parked(
@@ -615,10 +605,9 @@ def asleep(state: Followed | Parked | CatchingUp, position: Position) -> Parked:
 
 @dataclass(frozen=True, slots=True)
 class ParkingCause:
-    """The reason why a table is not followed from `position` on.
-
-    `again`: it will be resnapshotted automatically. `ts_ms` is the commit time of the event that caused it. `goes_on`:
-    the table is `CatchingUp` and can continue from there. `awaited`: see `Parked`.
+    """The reason why a table is not followed from `position` on. If `again` is True, the table will be resnapshotted
+    automatically. `ts_ms` is the commit time of the event that caused the parking. `goes_on` is True if the table is
+    `CatchingUp` and can continue from `position`. For `awaited` see `Parked`.
     """
 
     reason: str
@@ -655,7 +644,7 @@ def followed_to_json(state: Followed) -> Mapping[str, Json]:
 def followed_from_json(data: Any) -> Followed:
     """Return the inverse of `followed_to_json`.
 
-    States written before tables could be resnapshotted have no incarnation.
+    States of old versions, in which tables could not be resnapshotted, have no incarnation.
     """
     schema, announced, incarnation = data["schema"], data["announced"], data.get("incarnation", 0)
     if data["snapshot"] is not None:

@@ -1,7 +1,7 @@
 """Makes requests about tables while no reader runs: from ``raycdc tables``, and after a purged log.
 
-Everything here works on the state alone, under its lease. The next coordinator carries the requests out
-(`raycdc.source.tables.parking`): that of the next run, or that of a running driver's next generation.
+Everything here works on the state alone, under its lease. The next coordinator, in the next run or in the next
+generation of a running driver, carries the requests out (`raycdc.source.tables.parking`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 
 #: The number of finished commands whose results are kept.
 COMMANDS_KEPT = 50
-#: If a run ends with parked tables, the message names at most the first number of them, and gives reasons for the
-#: second number: a few screens at most.
+#: If a run ends with parked tables, the most tables that the message names, and the most tables for which it gives
+#: reasons. With these limits the message has a few screens at most.
 PARKED_NAMED, PARKED_SHOWN = 100, 20
 
 
@@ -61,7 +61,7 @@ def requests_of(store: CheckpointStore) -> Requests:
 def each_table(state: StreamState, requests: Requests) -> Iterator[tuple[str, TableState, TableRequest | None]]:
     """Yield the tables that `state` has or that requests name, each with its unfinished request.
 
-    A name under which no table was found is left out, unless a command about it is remembered.
+    A name under which no table was found is left out, unless there is a command about it.
     """
     commanded = {asked.table for asked in requests.commands}
     for name in sorted({*state.names, *requests.tables}):
@@ -106,10 +106,9 @@ def _with_result(asked: CommandDecision, backfill: Backfill) -> CommandDecision:
 def _with_first_epochs(
     asked: CommandDecision, left: Requests, stream: StreamState, record: CommitRecord | None
 ) -> CommandDecision:
-    """Return the command after the commit of an epoch, with the log's state `stream` and the commit `record`.
-
-    Tables whose first rows reached a target are removed from it; for tables that are parked instead, or that the source
-    does not have, the reasons are given.
+    """Return the command after the commit of an epoch. `stream` is the log's state and `record` the commit record after
+    that epoch. From the command's `begins`, tables are removed whose first rows have reached a target. If a table is
+    parked, or the source does not have it, its reason is added to the command's text.
     """
     begins: list[str] = []
     reasons: dict[str, str] = {}
@@ -141,9 +140,8 @@ def _parked_again(name: str, state: TableState, record: CommitRecord | None) -> 
 
 
 def _has_begun(state: TableState) -> bool:
-    """Return True if epochs have rows of the table, or if no snapshot of it is going on.
-
-    A table's first epoch may only create or empty its target. No snapshot is going on if all chunks are published, or
+    """Return True if epochs have rows of the table, or if no snapshot of it is going on. Rows are required, because a
+    table's first epoch may only create or empty its target. No snapshot is going on if all chunks are published, or if
     the table was paused, removed or dropped.
     """
     match state:
@@ -170,7 +168,8 @@ def ask(
 ) -> None:
     """Add a `request` about `tables` to the unfinished earlier requests.
 
-    `manifest` is the one from which reading will go on, if the caller commits it; default: the newest (see `ask_all`).
+    `manifest` is the manifest from which reading will go on, if the caller is about to commit it (default: the newest
+    manifest, see `ask_all`).
     """
     with store.documents.changing:
         if manifest is None:
@@ -188,9 +187,9 @@ def ask_all(
 ) -> None:
     """Store the `wanted` requests, the backfill of `rows`, and the judged `commands` in one step.
 
-    Call it while no reader runs. The requests act on the newest epoch, which may still be dropped. A request that the
-    newest epoch has carried out, but not the last commit, is therefore kept, and acts again only if that epoch is
-    dropped.
+    Call it while no reader runs. The requests act on the state after the newest epoch, which may still be dropped. If
+    the newest epoch has carried out a request and is not committed yet, the request is therefore kept. It takes effect
+    again only if that epoch is dropped.
     """
     with store.documents.changing:
         asked = requests_of(store)
@@ -205,7 +204,7 @@ def ask_all(
 
 
 def judge_rows(store: CheckpointStore, why_not: Callable[[TableId], str]) -> None:
-    """Refuse earlier requested backfills if `why_not` gives a reason for their tables. Call it while no reader runs."""
+    """Refuse requested backfills for whose tables `why_not` returns a reason. Call it while no reader runs."""
     with store.documents.changing:
         asked = requests_of(store)
         rows = {name: replace(one, refused=why_not(one.table)) for name, one in asked.rows.items()}
@@ -214,7 +213,9 @@ def judge_rows(store: CheckpointStore, why_not: Callable[[TableId], str]) -> Non
 
 
 def with_commands(requests: Requests, commands: Sequence[CommandDecision]) -> Requests:
-    """Return `requests` with `commands` added. Of the finished commands, the oldest are forgotten."""
+    """Return `requests` with `commands` added. If there are too many finished commands, the oldest of them are
+    forgotten.
+    """
     known = {asked.command: asked for asked in (*requests.commands, *commands)}
     over = [asked.command for asked in known.values() if not acting(asked, requests)]
     forgotten = set(over[:-COMMANDS_KEPT])
@@ -245,17 +246,18 @@ def all_again(before: Requests, last: Manifest, start: LogStart, tables: Sequenc
 def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequence[str]) -> None:
     """Request new snapshots of `tables`, which lack rows of the epoch of `manifest`.
 
-    Tables to be paused or removed are left out: if they are resumed later, they get a new snapshot.
+    Tables that are to be paused or removed are left out. If such a table is resumed later, it gets a new snapshot.
     """
     leaving = requests_of(store).of_leaving(stream_state(manifest))
     ask(store, [name for name in tables if name not in leaving], TableRequest.RESNAPSHOT, manifest=manifest)
 
 
 def read_together(record: CommitRecord | None, tables: Sequence[str], state: StreamState) -> dict[str, str]:
-    """Return `tables` and all that must be resnapshotted with them, each with the target that they share ("": none).
+    """Return `tables` and all further tables that must be resnapshotted with them. Each comes with the target that it
+    shares with others ("": none).
 
-    A target with one row per key is emptied for all its source tables, because their rows cannot be told apart. Paused,
-    removed and ended tables stay as they are, and their rows leave the target.
+    A target with one row per key is emptied as a whole, because the rows of its source tables cannot be distinguished.
+    Paused, removed and ended tables are not resnapshotted, so their rows are gone from the target afterwards.
     """
     reasons = dict.fromkeys(tables, "")
     shared = {} if record is None else merged_targets(record)
@@ -307,9 +309,8 @@ def refusals_of(parked: Mapping[str, ParkedTarget]) -> list[Refusal]:
 
 
 def parked_at_sink(manifest: Manifest | None, record: CommitRecord | None) -> dict[str, ParkedTarget]:
-    """Return source tables with the parked target that they cannot reach.
-
-    They are tables that the newest manifest still follows, or about which only the commit record knows.
+    """Return source tables with the parked target that they cannot reach. The newest manifest still follows these
+    tables, or only the commit record has them.
     """
     if record is None or manifest is None:
         return {}
@@ -329,9 +330,9 @@ def complain_of_parked(
     *,
     selects: Callable[[TableId], bool] = lambda _: True,
 ) -> None:
-    """Raise `SchemaError` for parked tables at the end of a run that has read everything else.
-
-    Topics' tables that the configuration `selects` no more are ignored; in a log, the start of the run ended them.
+    """Raise `SchemaError` for parked tables at the end of a run that has read everything else. Tables of topics that
+    the configuration does not select any more (`selects`) are ignored. In a log, such tables were already ended at the
+    start of the run.
     """
     stream = stream_of(manifest)
     parked = {} if stream is None else stream.parked

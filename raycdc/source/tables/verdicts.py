@@ -1,4 +1,5 @@
-"""Verdicts on a statement of a source's log: it is followed, ignored, or its tables are parked or resnapshotted.
+"""Decides about statements in a source's log: a statement is followed or ignored, or its tables are parked or
+resnapshotted.
 
 A connector has literal tuples of rules, each of which judges one statement or one part of it. `judge` applies them in
 order, and the first verdict counts:
@@ -10,8 +11,8 @@ order, and the first verdict counts:
 | `Resnapshot` | are not followed until they were read again |
 | `Ignore` | are unchanged; it names the proof |
 
-A rule decides and does not act: the connector's history of schemas carries the verdict out. Nothing is ignored without
-a proof, so a statement that no rule understands parks its tables.
+A rule only decides; the connector's history of schemas carries the verdict out. A statement is ignored only with a
+proof that it changes no followed table. If no rule understands a statement, its tables are parked.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ FactsT = TypeVar("FactsT")
 @dataclass(frozen=True, slots=True)
 class TableEffect(Generic[DescribedT]):
     """The effect of a statement on a table: the table `after` it (None: dropped), and the `events` that change its
-    targets accordingly.
-
-    `replaces`: it is a different table of the same name, even if its columns are equal.
+    targets accordingly. `replaces` is True if the table is a different table of the same name afterwards, even if its
+    columns are equal.
     """
 
     table: TableId
@@ -45,16 +45,15 @@ class TableEffect(Generic[DescribedT]):
 
 @dataclass(frozen=True, slots=True)
 class Follow(Generic[DescribedT]):
-    """The statement is followed. It has these effects, in order."""
+    """The verdict that the statement is followed. It has these effects, in order."""
 
     effects: tuple[TableEffect[DescribedT], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """The `tables` are not followed from here on, for this reason (see `ParkingCause` for the `phase`).
-
-    If there are no tables, it is unknown which ones are concerned, and the run ends.
+    """The verdict that the `tables` are not followed from here on, for this reason (for `phase` see `ParkingCause`). If
+    `tables` is empty, the concerned tables are unknown, and the run ends.
     """
 
     reason: str
@@ -64,9 +63,8 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Resnapshot:
-    """The `tables` are read again, for this reason: the log does not say what they contain now.
-
-    If there are no tables, see `Park`.
+    """The verdict that the `tables` are resnapshotted for this reason, because the log does not contain their present
+    rows. If `tables` is empty, the concerned tables are unknown, and the run ends.
     """
 
     reason: str
@@ -75,7 +73,7 @@ class Resnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """No followed table changes. `proof` says how that is known."""
+    """The verdict that the statement changes no followed table. `proof` is the reason why this is certain."""
 
     proof: str
 

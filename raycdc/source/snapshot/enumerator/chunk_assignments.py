@@ -1,4 +1,4 @@
-"""Tracks the reader of each chunk, and handles the loss of that reader or of the log's reader.
+"""Tracks the reader of each assigned chunk, and handles the loss of that reader or of the log's reader.
 
 Invariant: a chunk has at most one current attempt; messages about other attempts are out of date.
 """
@@ -22,10 +22,9 @@ from raycdc.state.manifests.manifest import Segment
 
 @dataclass(slots=True)
 class ChunkReaders:
-    """The readers that ask for chunks, in the order of their requests, and the readers that have got chunks and keep a
-    connection for them.
-
-    A reader that was told that there are no more chunks still counts as asking, because a table may be resnapshotted.
+    """The readers that request chunks, in the order of their requests, and the readers that have a connection for
+    chunks because they got some. If a reader was notified that there are no more chunks, its request still counts,
+    because a table may be resnapshotted later.
     """
 
     asking: list[int] = field(default_factory=list)
@@ -44,11 +43,10 @@ class ChunkReaders:
         connected: Callable[[], Iterable[int]],
         most: int,
     ) -> int | None:
-        """Return the reader to give a chunk to: the first that may have one and has, or may open, a connection.
-
-        At most `most` readers may be connected (0: any number). `connected` is called only if that matters, because it
-        goes through every reader. A reader that is about to leave gets no more chunks, but counts as connected while it
-        is at work.
+        """Return the reader that gets the next chunk: the first reader that may have a chunk, and that has a connection
+        or may open one. At most `most` readers may be connected (0: any number). `connected` goes through all readers,
+        so it is called only if there is such a limit. A reader that is about to leave gets no more chunks, but counts
+        as connected while it works on a chunk.
         """
         if most:
             self.known &= set(connected())
@@ -94,8 +92,8 @@ class ChunkAssignments:
 
     @property
     def out(self) -> Collection[AssignedChunk]:
-        """Return the assigned chunks that are in no manifest yet, including those that are published in the log
-        reader's open epoch.
+        """Return the assigned chunks that are in no manifest yet. Chunks that are published in the log reader's open
+        epoch are included.
         """
         return self._out.values()
 
@@ -151,10 +149,10 @@ class ChunkAssignments:
             self._context.assign_splits({subtask_id: [split]})
 
     def signal_no_more(self) -> None:
-        """Tell readers that there are no more chunks, when every chunk is in a manifest.
+        """Notify readers that there are no more chunks.
 
-        Before that, the log reader's death would make chunks pending again. The log's reader stays, so it is not
-        notified.
+        Called when every chunk is in a manifest, because until then the log reader's death would make chunks pending
+        again. The log's reader is not notified, because it must go on.
         """
         for subtask_id in self._readers.take_unnotified(but=self._stream.reader):
             self._context.signal_no_more_splits(subtask_id)
@@ -175,8 +173,8 @@ class ChunkAssignments:
             return
         out.owner = None
         if self._stream.reader is not None:
-            # The log reader may be about to publish the chunk, so its answer decides. If it is gone too, `lose_log`
-            # follows.
+            # The log reader may be about to publish the chunk, so its answer decides. If the log reader is lost, too,
+            # `lose_log` is called.
             self._stream.send(VoidChunkRequest(split.chunk_id))
         else:
             self.put_back(out)
@@ -197,9 +195,8 @@ class ChunkAssignments:
         self._planning.put_back(out.split)
 
     def void(self, table: TableId) -> None:
-        """Ask the log reader to void the assigned chunks of the table, because they are of an earlier incarnation.
-
-        Its answers return them.
+        """Ask the log reader to void the assigned chunks of the table, because they are of an earlier incarnation. The
+        answers of the log reader end the attempts.
         """
         for out in self._out.values():
             if out.split.table == table:
@@ -215,9 +212,8 @@ class ChunkAssignments:
         return out
 
     def discard(self, segments: Sequence[Segment] = ()) -> None:
-        """Have `segments`, and earlier ones, deleted by any registered reader.
-
-        If there is none, they are kept for the next call.
+        """Ask any registered reader to delete `segments`. If no reader is registered, the segments are remembered for
+        the next call.
         """
         self._rubbish += segments
         reader = next(iter(self._context.registered_readers()), None) if self._rubbish else None

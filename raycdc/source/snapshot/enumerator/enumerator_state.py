@@ -40,9 +40,9 @@ class SealedPlanning(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class SealedEnumerator:
-    """The state after an epoch: `started` once the start point is known; `high` is the greatest H of all chunks.
-
-    `unfinished` are the planned chunks that are in no manifest, without those of `backfills`.
+    """The state of an enumerator after an epoch. `started` is True once the start point is known. `high` is the
+    greatest H of all chunks. `unfinished` are the planned chunks that are in no manifest; chunks of `backfills` are not
+    among them.
     """
 
     started: bool = False
@@ -91,9 +91,8 @@ class SealedEnumerator:
 
 
 class WrittenTables:
-    """A cache of the tables of an enumerator's state in written form.
-
-    Only tables that changed since then are written again; the others are the same objects as before.
+    """A cache of the tables of an enumerator's state in JSON form. Tables that did not change are the same objects as
+    in the previous state.
     """
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 
 It finds the tables and the start position, gives the stream split to one reader, plans chunks a few at a time and gives
 them to readers that ask, and relays the hand-off's events between the reader of a chunk and the reader of the log. It
-never touches a row. Its parts are `SnapshotPlanning` (the chunks still to be read), `ChunkAssignments` (the reader of
-each chunk), `StreamAssignment` (the reader of the log) and `RunEndPosition` (the end of a bounded run).
+handles no rows. Its parts are `SnapshotPlanning` (the chunks still to be read), `ChunkAssignments` (the reader of each
+chunk), `StreamAssignment` (the reader of the log) and `RunEndPosition` (the end of a bounded run).
 
 | a chunk is | then |
 |---|---|
@@ -14,12 +14,10 @@ each chunk), `StreamAssignment` (the reader of the log) and `RunEndPosition` (th
 
 Chunks of backfills (`Backfills`) are assigned like those of snapshots, one per table at a time.
 
-State (in every manifest): planning state per table, chunks not finished, backfills, the greatest H. Chunks in flight
-are pending after a restore, because none of their rows was in a manifest.
-
-The log reader decides which tables are parked or resnapshotted (`raycdc.source.tables.parking`), and this takes effect
-here when it is sealed: in that manifest, chunks of the earlier incarnation are over and planning starts again. Until
-then no chunk of such a table is assigned (`over`).
+State (in every manifest): planning state per table, chunks not finished, backfills, the greatest H. After a restore,
+assigned chunks are pending again, because none of their rows was in a manifest. The log reader decides which tables are
+parked or resnapshotted (`raycdc.source.tables.parking`). Its decision takes effect here when an epoch seals it: chunks
+of the earlier incarnation end, and planning starts again. Until then no chunk of such a table is assigned (`over`).
 """
 
 from __future__ import annotations
@@ -93,8 +91,8 @@ class IncrementalSnapshotEnumerator:
         state = SealedEnumerator() if restored is None else restored.state
         #: The number of parkings and resnapshots, as `LogReader` counts them, in the last manifest.
         self._changes = 0
-        #: The same number in a state that requests or refusals changed, and that is in no manifest yet; 0 if there is
-        #: none.
+        #: The same number, in a state that requests or refusals have changed and that is in no manifest yet; 0 if there
+        #: is no such state.
         self._changed = 0
         self._started = state.started
         self._end = RunEndPosition(start.until, high=state.high, on_known=self._go_on)
@@ -139,9 +137,8 @@ class IncrementalSnapshotEnumerator:
         self._go_on()
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
-        """Take back splits that reader `subtask_id` lost.
-
-        The stream may be returned after the chunks, and after a new incarnation registered.
+        """Take back the splits of the lost reader `subtask_id`. The stream split may be returned later than the chunks,
+        and after a new incarnation of the reader has registered.
         """
         self._chunks.keep(set(self._context.registered_readers()))
         for split in splits:
@@ -216,10 +213,10 @@ class IncrementalSnapshotEnumerator:
         self._go_on()
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EnumeratorPart:
-        """Take over the log's new state, and return an empty part.
+        """Take over the log's new state, and return an empty part of the manifest.
 
-        The log reader itself reports tables and the end of input; its state says which tables are parked or
-        resnapshotted.
+        The part is empty because the log reader itself reports the tables and the end of the input. The log's state
+        shows which tables are parked or resnapshotted.
         """
         change = splits.changes.get(STREAM_SPLIT_ID) if isinstance(splits, SplitStates) else None
         if change is not None:
@@ -290,7 +287,9 @@ class IncrementalSnapshotEnumerator:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Give out splits, plan chunks and stop readers, as far as possible now. Harmless if nothing can be done."""
+        """Assign splits, plan chunks and stop readers, as far as that is possible now. Has no effect if nothing can be
+        done.
+        """
         self._stream.give()
         for table in self._backfills.tables():
             planning = self._planning.of(table)
@@ -311,7 +310,9 @@ class IncrementalSnapshotEnumerator:
         return self._started and self._planning.is_done and self._backfills.is_done and self._chunks.all_published
 
     def _follow(self, stream: StreamState) -> bool:
-        """Take over the tables' states from the stream. Returns True if any was parked or resnapshotted since."""
+        """Take over the tables' states from the stream. Returns True if any table was parked or resnapshotted since the
+        last call.
+        """
         changed, self._changes = self._changes != stream.changes, stream.changes
         for table in self._planning.follow(stream):
             self._end_chunks(table)
@@ -347,8 +348,8 @@ def restore_or_create(
     if start.last is None or state is None:
         # A run that was stopped before it knew its start point has sealed an empty state.
         return IncrementalSnapshotEnumerator(context, dialect, replace(start, requests=None, refusals=()))
-    # A table that is no longer captured has ended. Its changes are skipped, so it must not continue later as if nothing
-    # was missed.
+    # A table that is no longer captured is ended in the state. The log reader skips its changes from now on, so it must
+    # not continue later without a new snapshot.
     refusals = [refusal for refusal in start.refusals if dialect.captures(refusal.table)]
     sealed = SealedEnumerator.of(start.last.enumerator).only(dialect.captures)
     restored = Restored(sealed, StreamSplit.of(state, start.document))

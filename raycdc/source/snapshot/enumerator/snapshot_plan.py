@@ -1,8 +1,8 @@
-"""The values that the enumerator and a connector exchange about a snapshot, and the handling of locked tables.
+"""The interface between the enumerator and a connector for planning a snapshot, and the handling of locked tables.
 
-A locked table delays no other: none of its chunks is planned or assigned, and separate calls query the source about all
-such tables together, with a growing pause in between. The pause is reset when another table is found locked. None of
-this is stored: after a restart the lock is found again.
+A locked table delays no other table. None of its chunks is planned or assigned. Separate calls query the source about
+all locked tables together, with a growing pause between two calls. The pause is reset when a further table is found
+locked. Locks are not stored in the state: after a restart they are found again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from raycdc.source.tables.table_life import Followed, Parked, ParkingCause, Snap
 from raycdc.source.tables.table_life import first_state as first_table_state
 from raycdc.state.opaque import NO_NOTES, LogNotes, PlannerState, Position
 
-#: The number of chunks planned ahead of demand. It keeps the enumerator's state and the server's planning queries
-#: small.
+#: The number of chunks that are planned before readers request them. It is small, to keep the enumerator's state and
+#: the planning queries small.
 PLANNED_AHEAD = 32
 
 
@@ -34,8 +34,8 @@ PLANNED_AHEAD = 32
 class TablePlan:
     """A table at the start position: its schema document and how it is cut into chunks.
 
-    `snapshot` is None for a table that is followed without a snapshot. If its targets cannot hold the table, `refused`
-    gives the reason, and the table is parked at the start position.
+    `snapshot` is None for a table that is followed without a snapshot. If no target can hold the table, `refused` is
+    the reason, and the table is parked at the start position.
     """
 
     table: TableId
@@ -57,9 +57,8 @@ class TablePlan:
 class StartPoint:
     """The start of the log, and the tables at that position.
 
-    `notes` are the first `LogPosition.notes`.
-
-    If `parks` is False, a table that its targets cannot hold ends the run with a `SchemaError`.
+    `notes` are the connector's `LogPosition.notes` at the start. If `parks` is False, a table that no target can hold
+    ends the run with a `SchemaError`.
     """
 
     position: Position
@@ -84,8 +83,8 @@ class PlannedChunks:
     """The result of planning: more chunks of a table, the planner's new state (None: planned to the end), and the
     estimated number of all chunks.
 
-    `rows` is the source's estimate of the table's rows, for people; None if unknown. `order` says how the values of the
-    chunk key are ordered, in the source's words; empty if that never changes.
+    `rows` is the source's estimate of the table's rows, for people; None if unknown. `order` describes the order of the
+    chunk key's values in terms of the source, for example by a collation; empty if the order never changes.
     """
 
     splits: tuple[SnapshotSplit, ...]
@@ -109,19 +108,21 @@ class ResumePoint:
 
 
 class FailoverDialect(Protocol):
-    """The additional part of a dialect whose server may be replaced by one with other log positions."""
+    """The additional methods of a dialect whose server may be replaced by a server with different log positions."""
 
     def resume_point(self, position: Position) -> ResumePoint | None:
         """Return where the log goes on at the present server; None if that is the server of `position`. Blocks."""
 
 
 class EnumeratorDialect(Protocol):
-    """A connector's functions for the enumerator. Every method blocks, and runs off the coordinator's thread."""
+    """The methods that a connector implements for the enumerator. Unless a method's docstring says otherwise, it may
+    block, and runs on a thread other than the coordinator's.
+    """
 
     def start_point(self) -> StartPoint: ...
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
-        """Return the next chunks of a table. Raises `TableLockedError`, after a moment, if it is locked."""
+        """Return the next chunks of a table. Raises `TableLockedError` if the table stays locked for a moment."""
         ...
 
     def planning(self) -> AbstractContextManager[PlanChunks]:
@@ -132,10 +133,10 @@ class EnumeratorDialect(Protocol):
         return nullcontext(self.plan)
 
     def locked_by(self, tables: Sequence[TableId]) -> Mapping[TableId, str]:
-        """Return, for each locked table, who holds the lock and what to do; an empty text for a table that is free.
+        """Return for each table a text about the holder of its lock and the solution; empty for a table that is free.
 
-        The source checks as many of `tables` as it can within a few seconds. If a source has no locks, all tables are
-        free.
+        The source checks as many of `tables` as it can within a few seconds; tables that it did not check are missing
+        in the result. If a source has no locks, all tables are free.
         """
         return dict.fromkeys(tables, "")
 
@@ -161,7 +162,8 @@ def first_state(start: StartPoint) -> StreamState:
     return StreamState(start.position, start.ordinal, followed, parked, notes=start.notes)
 
 
-#: Pauses between two calls: locks of statements are released within seconds, and those of maintenance within hours.
+#: The shortest and the longest pause between two calls in seconds. Locks of statements are released within seconds, and
+#: locks of maintenance within hours.
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 #: The words for the state of a locked table, in messages.
 WAITS = "is locked at the source, and the other tables go on without it"
@@ -169,9 +171,8 @@ WAITS = "is locked at the source, and the other tables go on without it"
 
 @dataclass(frozen=True, slots=True)
 class _Locked:
-    """A table that was found locked at `since_s`.
-
-    `why` is the source's first answer about the lock, empty before.
+    """A table that was found locked at `since_s`. `why` is the source's first answer about the lock; empty before that
+    answer.
     """
 
     since_s: float
@@ -251,8 +252,8 @@ class LockedTables:
         for table, why in answers.items():
             known = self._locked.pop(table, None)
             if known is not None and why:
-                # Moved after tables that were not checked yet. The message is shown once, even if the lock's owner
-                # changes.
+                # The table is moved to the end, so that tables that were not checked yet come first. Its message is
+                # shown once, even if the lock's holder changes.
                 self._locked[table] = known if known.why else replace(known, why=why)
             freed |= known is not None and not why
         if self._locked:

@@ -2,8 +2,8 @@
 
 Planned chunks are pending until a reader gets them.
 
-Invariant: a pending chunk belongs to its table's present incarnation, and no chunk is planned or assigned of a table
-that is parked, gone, or held back (`SuspendedTables`).
+Invariant: a pending chunk belongs to its table's present incarnation. No chunk is planned or assigned of a table that
+is parked, dropped, or suspended (`SuspendedTables`).
 
 `CountedTables` keeps the progress of each table and of all together, and recomputes only tables that changed.
 """
@@ -57,9 +57,9 @@ NONE_PUBLISHED = Published()
 
 
 class CountedTables:
-    """A `TablesProgress` that is updated per table; see the module's docstring.
+    """A `TablesProgress` that recomputes only tables that changed; see the module's docstring.
 
-    `progress_of` returns a table's progress, including published chunks that are in no manifest yet. Not thread-safe.
+    `progress_of` returns a table's progress. It includes published chunks that are in no manifest yet. Not thread-safe.
     """
 
     def __init__(self, progress_of: Callable[[TableId, Published], TableProgress]) -> None:
@@ -84,14 +84,16 @@ class CountedTables:
         self._progress.setdefault(table, TableProgress(str(ParkedPhase.ENDED)))
 
     def made_again(self, table: TableId) -> None:
-        """Note that a table of this name is followed without a chunk. If it was `dropped`, it exists again."""
+        """Record that a table of this name is followed without a chunk. If it counted as `dropped`, it counts as
+        existing again.
+        """
         if table in self._dropped:
             self._dropped.discard(table)
             del self._progress[table]
 
     def published(self, table: TableId, times: int, segments: Iterable[Segment]) -> None:
-        """Note that a chunk with these `segments` is published and in no manifest (`times` is 1), or no longer so
-        (`times` is -1).
+        """Count (`times` is 1) a published chunk with these `segments` that is in no manifest yet, or remove it from
+        the count (`times` is -1).
         """
         before = self._published.pop(table, NONE_PUBLISHED)
         rows, size = before.rows, before.bytes
@@ -139,9 +141,8 @@ _Answer = PlannedChunks | TableLockedError
 
 @dataclass(slots=True)
 class _Call:
-    """The state of planning calls to the source: if one runs, and how many tables the next one plans at most.
-
-    The first call plans one table only, so that the first chunk comes soon.
+    """The state of planning calls to the source: if a call is running, and the most tables that the next call plans.
+    The first call plans only one table, so that the first chunk comes soon.
     """
 
     under_way: bool = False
@@ -247,10 +248,8 @@ class ChangedTables:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedTables:
-    """Tables of which no chunk is planned or assigned for now.
-
-    `locked` tables are locked at the source. For tables that are `over`, the log reader refuses chunks, and the next
-    manifest will say why.
+    """Tables of which no chunk is planned or assigned for now. `locked` tables are locked at the source. For tables in
+    `over`, the log reader has refused chunks, and the next manifest will contain the reason.
     """
 
     locked: LockedTables
@@ -280,8 +279,8 @@ class SnapshotPlanning:
         self._document = document
         self._on_planned = on_planned
         self._tables: dict[TableId, TablePlanning] = {}
-        #: Tables with chunks to plan, in order; and tables that will be resnapshotted or are caught up. Kept as sets,
-        #: so that an event about a chunk need not go through all tables.
+        #: The tables with chunks to plan, in order, and the tables that will be resnapshotted or are catching up. They
+        #: are kept up to date, so that an event about a chunk need not go through all tables.
         self._to_plan: dict[TableId, None] = {}
         self._to_begin: set[TableId] = set()
         self._documents: dict[str, SchemaDocument] = {}
@@ -294,9 +293,8 @@ class SnapshotPlanning:
         return f"SnapshotPlanning(pending={len(self.pending)}, tables={len(self._tables)})"
 
     def restore(self, tables: Mapping[TableId, SealedPlanning], unfinished: Iterable[SnapshotSplit]) -> None:
-        """Continue from the tables and chunks of a manifest.
-
-        Chunks that were in flight are read again, as another attempt.
+        """Continue from the tables and chunks of a manifest. Chunks that were assigned and are in no manifest are read
+        again, in a new attempt.
         """
         for table, sealed in tables.items():
             planning = TablePlanning(
@@ -325,9 +323,8 @@ class SnapshotPlanning:
             self._documents[plan.fingerprint] = plan.document
 
     def follow(self, stream: StreamState) -> list[TableId]:
-        """Take over new parkings and resnapshots from the stream's state.
-
-        Returns the tables whose earlier chunks are obsolete.
+        """Take over parkings and resnapshots from the stream's new state. Returns the tables whose earlier chunks are
+        obsolete.
         """
         ended: list[TableId] = []
         for table, parked in stream.parked.items():
@@ -366,7 +363,8 @@ class SnapshotPlanning:
         pending = [split for split in self.pending if split.table not in held] if held else self.pending
         if self._call.under_way or len(pending) >= PLANNED_AHEAD // 2:
             return
-        # Tables that are read as of one position come one at a time, so that the position is as recent as possible.
+        # Tables that are read as of one position are planned one at a time, so that the position is as recent as
+        # possible.
         if any(split.as_of is not None for split in pending):
             return
         asked: list[TablePlanning] = []
@@ -414,9 +412,8 @@ class SnapshotPlanning:
             self._to_begin.discard(table)
 
     def know(self, table: TableId, fingerprint: str, *, incarnation: int) -> None:
-        """Note that the table is followed with this `incarnation`, without chunks to plan.
-
-        Such a table was created while its log was read. An earlier table of its name may have been resnapshotted.
+        """Record that the table is followed with this `incarnation`, without chunks to plan. Such a table was created
+        while its log was read. An earlier table with its name may have been in its snapshot.
         """
         planning = self._tables.get(table)
         if planning is None or planning.incarnation > incarnation or planning.dropped:
@@ -476,9 +473,8 @@ class SnapshotPlanning:
 
     @property
     def chunks_waiting(self) -> int:
-        """Return the number of chunks that could be read now, at least one if all are held back.
-
-        It decides how many readers the phase needs.
+        """Return the number of chunks that could be read now; if all remaining chunks are suspended, at least one. The
+        number of readers is chosen by this number.
         """
         waiting = len(self.pending) + len(self._to_plan)
         if not self.held.locked:
@@ -488,9 +484,8 @@ class SnapshotPlanning:
         return max(waiting - held, min(waiting, 1))
 
     def sealed(self) -> Mapping[str, Json]:
-        """Return the tables of an enumerator's state for a manifest.
-
-        Tables without a change since the previous call are the same objects as then.
+        """Return the tables of an enumerator's state for a manifest. A table that has not changed since the previous
+        call is the same object as then.
         """
         return self.changes.written.written(self.sealed_planning)
 
@@ -525,9 +520,9 @@ def _answers(dialect: EnumeratorDialect, questions: Sequence[_Question]) -> list
 
     Blocks.
 
-    Planning stops early, because later plans have better information, and also when a table still has more chunks. If
-    planning a table fails, the earlier answers are returned, and the next call starts with that table and raises its
-    error. A table that is slow or locked ends the call.
+    Planning stops early, because later plans have better information. It also stops at a table that has more chunks
+    than were planned now, and at a table that is slow or locked. If planning a table fails, the answers for the earlier
+    tables are returned; the next call starts with the failed table and raises its error.
     """
     answers: list[_Answer] = []
     splits: list[SnapshotSplit] = []

@@ -1,6 +1,5 @@
-"""The placement of a job's stream split: the reader that has it, or the reason for which it waits.
-
-Owned by the enumerator.
+"""The placement of a job's stream split: the reader that has the split, or the reason why the split waits. Owned by the
+enumerator.
 
 | placement | meaning | next |
 |---|---|---|
@@ -29,10 +28,9 @@ from raycdc.source.split import StreamSplit
 
 
 class RunEndPosition:
-    """The end of a bounded run: the end of the log when the run began, but never before the last row that a chunk has
-    seen.
-
-    `until` is None for a run that goes on; a run until the snapshot ends with the last chunk.
+    """The log position at which a bounded run ends. It is the end of the log when the run began, or the H of the last
+    chunk if that is later. `until` is None for a run that goes on until it is stopped. A run for the snapshot alone
+    ends at the H of its last chunk.
     """
 
     def __init__(self, until: Until | None, *, high: int, on_known: Callable[[], None]) -> None:
@@ -106,9 +104,8 @@ class LocatedStream:
 
 @dataclass(frozen=True, slots=True)
 class OwnedStream:
-    """`reader` has had the split since the split had the state `split`.
-
-    `stop_requested`: the reader was given an end that is still valid.
+    """`reader` has the split, which had the state `split` when the reader got it. `stop_requested` is True if the
+    reader was given an end position that is still valid.
     """
 
     split: StreamSplit
@@ -120,9 +117,8 @@ Placement = NoStream | SealedStreamSplit | LocatingStream | LocatedStream | Owne
 
 
 class StreamAssignment:
-    """Gives the stream split to one reader at a time, finds its position, and tells its reader where to stop.
-
-    `on_placement` is called when an answer of the source has made the split ready to be given.
+    """Gives the stream split to one reader at a time, finds the split's position, and sends its reader the end
+    position. `on_placement` is called when an answer of the source has made the split ready to be assigned.
     """
 
     def __init__(
@@ -154,7 +150,9 @@ class StreamAssignment:
         self._placement = SealedStreamSplit(split)
 
     def change(self, change: Callable[[StreamSplit], StreamSplit]) -> None:
-        """Change the split if no reader has it. If a reader has it, the caller notifies the reader by an event."""
+        """Change the split if no reader has it. If a reader has the split, the caller must notify that reader by an
+        event instead.
+        """
         if isinstance(self._placement, SealedStreamSplit | LocatingStream | LocatedStream):
             self._placement = replace(self._placement, split=change(self._placement.split))
 
@@ -194,7 +192,9 @@ class StreamAssignment:
             self._placement = replace(self._placement, stop_requested=False)
 
     def _on_resume_point(self, point: ResumePoint | None) -> None:
-        """Move the split to the new server's position. Values compared with the old server's positions are dropped."""
+        """Move the split to the new server's position. Values that are compared with positions of the old server are
+        dropped.
+        """
         assert isinstance(self._placement, LocatingStream), f"{self._placement} was not asked for"
         split = self._placement.split
         if point is not None:

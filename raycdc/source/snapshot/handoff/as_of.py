@@ -1,23 +1,24 @@
 """Reads all chunks of a table as of one log position T, for tables without an immutable chunk key.
 
-A write may then move a row to another chunk, so changes are not judged by key, but by position:
+In such a table a write may move a row to another chunk. Log rows are therefore judged by their position, and not by
+their key:
 
 | position of the change | effect | because |
 |---|---|---|
 | at T or before | dropped, whatever was published | every chunk is read as of T, and contains it |
 | after T | not read: the log waits before it until all chunks are published | held rows are never stored |
 
-A log of such tables delivers the rest of an open transaction as a separate unit, because the following rows may be
-after T.
+T may lie inside a transaction, so the log of such tables delivers the rest of a transaction as a separate unit.
 
-T is fixed when the first chunk is opened. It is the later of two positions: the log's end when the chunks were planned,
-so that T is recent even if this reader lags, and the log reader's own position. T is in the table's state from then on,
-and no manifest has a log position after T until the table is complete, so a restart reads the remaining chunks as of
-the same T. Chunks are published when the log is at T, as others are at their H: a schema change before it voids them.
-The enumerator assigns no other tables' chunks meanwhile (`Turns`), because they might wait for the log.
+T is fixed when the first chunk is opened. T is the later of two positions: the log's end when the chunks were planned,
+and the log reader's own position. (With the first one, T is recent even if the log reader lags.) From then on, T is in
+the table's state. Until the table is complete, no manifest has a log position after T, so a restart reads the remaining
+chunks as of the same T. Chunks are published when the log reader is at T, and a schema change before T voids them. The
+chunks of other tables have the same rule with their H. Meanwhile the enumerator assigns no chunks of other tables
+(`Turns`), because such chunks might wait for the log reader, which waits at T.
 
-If a chunk finds a different table under the name, the table is *lost*, and T is void. The log goes on and drops its
-rows until a statement explains the change; without such a statement the run fails.
+If a chunk finds a different table under the name, the table is *lost*, and T is void. The log reader goes on and drops
+rows of the table until a statement in the log explains the change. Without such a statement the run fails.
 """
 
 from __future__ import annotations
@@ -50,13 +51,15 @@ class AssignedChunk:
     split: SnapshotSplit
     owner: int | None
     published: bool = False
-    #: The segments that the chunk's reader wrote last, remembered here because after publishing, or the reader's death,
-    #: no reader knows them.
+    #: The segments that the chunk's reader wrote last. They are remembered here, because after the chunk is published
+    #: or its reader is lost, no reader knows them.
     segments: Sequence[Segment] = ()
 
 
 class Turns:
-    """Chooses the next chunk. A table read as of one position goes alone; a backfill has one chunk at a time."""
+    """Chooses the next chunk to assign. While a table is read as of one position, no chunks of other tables are
+    assigned. Of a backfill, one chunk is assigned at a time.
+    """
 
     def __init__(self) -> None:
         self._table: TableId | None = None
@@ -64,11 +67,8 @@ class Turns:
     def next_of(
         self, pending: Sequence[SnapshotSplit], unpublished: Collection[TableId], held: Collection[TableId]
     ) -> SnapshotSplit | None:
-        """Return the next chunk of `pending`, leaving out tables that are `held` back.
-
-        None if there is none, or if other chunks must be published first.
-
-        `unpublished` are the tables of assigned chunks that are not published.
+        """Return the next chunk of `pending`; None if there is none, or if other chunks must be published first. Tables
+        in `held` are left out. `unpublished` are the tables of assigned chunks that are not published.
         """
         if self._table is None and not held and all(split.as_of is None and split.again is None for split in pending):
             # The most frequent case is checked first, because every event calls this method.

@@ -1,4 +1,4 @@
-"""Decides which chunks the log reader opens now, which wait, and which are refused."""
+"""Decides which requested chunks the log reader opens now, which ones wait, and which ones are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class OpeningDeferred:
 
 @dataclass(frozen=True, slots=True)
 class OpeningRefused:
-    """The attempt at the chunk is over. `gives_up` is True if its table cannot be read at all."""
+    """The decision that the attempt at the chunk is over. `gives_up` is True if the chunk's table cannot be read at
+    all.
+    """
 
     reason: str
     fate: Fate
@@ -43,10 +45,9 @@ Opening = OpeningGranted | OpeningDeferred | OpeningRefused
 
 
 class ChunkOpenings:
-    """Opens chunks, or remembers those that must wait.
-
-    If the source does not say when a transaction becomes visible (`ring_s`), the log reader must have run for that long
-    before chunks open, because earlier transactions are visible then.
+    """Opens chunks, and remembers chunks that must wait. If the source does not report when a transaction becomes
+    visible, chunks are opened only after the log reader has run for `ring_s`. Transactions from before its start are
+    visible by then.
     """
 
     def __init__(self, table_states: TableStates, hand_off: HandOff, *, ring_s: float, now_s: float) -> None:
@@ -73,7 +74,7 @@ class ChunkOpenings:
         return due_s if due_s < math.inf else None
 
     def ask(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
-        """Decide if the chunk is opened now. The log is at `ordinal`, between two transactions."""
+        """Decide if the chunk is opened now. The log reader is at `ordinal`, between two transactions."""
         split = request.split
         if split.again is not None:
             return self._ask_backfill(request, ordinal=ordinal, now_s=now_s)
@@ -104,7 +105,8 @@ class ChunkOpenings:
     def _ask_backfill(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
         """Decide about the opening of a backfill's chunk (`raycdc.source.snapshot.rereading.backfill`).
 
-        If the source does not say when a transaction becomes visible, the SELECT waits for `ring_s` after the opening.
+        If the source does not report when a transaction becomes visible, the SELECT waits for `ring_s` after the
+        opening.
         """
         split, state = request.split, self._table_states[request.split.table]
         if isinstance(state, Unknown | Dropped):

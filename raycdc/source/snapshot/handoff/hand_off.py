@@ -1,7 +1,8 @@
-"""The hand-off from snapshot to log: drop, hold or emit each log row, without a lock on the source.
+"""The hand-off from snapshot to log: decides for each log row if it is dropped, held or emitted, without a lock on the
+source.
 
-Theory of operation. Before the first chunk is read, one log reader begins to pass every change, in order. For a row
-with chunk key k of a table in snapshot, the chunk of k is
+Theory of operation. Before the first chunk is read, one log reader begins to pass every change through this module, in
+order. For a log row with the chunk key k, of a table in snapshot, the state of k's chunk decides:
 
 | chunk of k | the row is | because |
 |---|---|---|
@@ -9,36 +10,41 @@ with chunk key k of a table in snapshot, the chunk of k is
 | open | held | it is not known yet if its SELECT saw it |
 | closed | emitted | the chunk's rows are published, and the change follows them |
 
-A chunk is opened at a position O of the log reader, always between two transactions; its SELECT starts only when
-everything up to O is visible, so dropped rows are seen by it. It is closed at H, a position taken after the SELECT: an
-upper bound of what it saw. When the log reader has passed H and D, the held rows at or before H are *folded* into the
-chunk (last state of each key wins, so it does not matter which of them the SELECT saw) and the chunk's rows become
-inserts; held rows after H follow. A chunk whose SELECT saw exactly H (`exact`) needs no folding.
+A chunk is opened at a position O of the log reader, always between two transactions. Its SELECT starts only when
+everything up to O is visible, so the SELECT sees the changes of dropped rows. The chunk is closed at H. H is a log
+position that was queried after the SELECT, so it is an upper bound of the changes that the SELECT saw. When the log
+reader has passed H and D, the held rows up to H are *folded* into the chunk: the last state of each key wins, so it
+does not matter which of these changes the SELECT saw. The chunk's rows are then emitted as inserts, and the held rows
+after H follow. If the SELECT saw exactly the changes up to H (`exact`), no folding is needed.
 
-D (`log_end`) is the log's end, queried after the SELECT. H bounds the rows that the SELECT saw, D the table that it
-read: if a snapshot is older than its SELECT, another table may take the name in between, and the SELECT reads that one
-as of the snapshot, without an error and without its later rows. A statement about the table between O and D voids the
-chunk. This is sufficient: a SELECT opens its table under a lock that each such statement takes exclusively until it is
-in the log. Therefore all statements that decided which table was opened are before D, and none is between the opening
-and the end of the SELECT. A chunk never waits for D forever, because the log had reached D when it was queried.
+D (`log_end`) is the log's end, queried after the SELECT. H is a bound of the rows that the SELECT saw, and D is a bound
+of the statements that decided which table it read. D is needed if the database snapshot is older than the SELECT.
+Another table may take the name in between; the SELECT then reads the new table as of the snapshot, without an error and
+without the table's later rows. A statement about the table between O and D therefore voids the chunk. This is
+sufficient: a SELECT opens its table under a lock that each such statement takes exclusively until it is in the log.
+Therefore all statements that decided which table was opened are before D, and none is between the opening and the end
+of the SELECT. A chunk never waits for D forever, because the log had reached D when it was queried.
 
-The chunk is published by the log reader itself, in one step with the release of what was held, so an epoch's cut
-contains both or neither and *nothing held is ever state*: after a crash, open chunks are read again. An update that
-moves a row between chunks is a delete in one chunk and an insert in the other, each judged by its own chunk.
+The log reader itself publishes the chunk, in one step with the release of its held rows. An epoch's cut therefore
+contains both or neither, and *held rows are never part of a state*: after a crash, open chunks are read again. An
+update that moves a row between chunks is split into a delete in one chunk and an insert in the other. Each of them is
+judged by its own chunk.
 
-Some servers (MySQL without GTID) do not say when a transaction that the log reader has seen becomes visible. For these,
-the log reader remembers rows dropped in the last `ring_s` seconds, and a chunk that opens over them holds them too; if
-they exceed the memory limit, chunks open later instead (`raycdc.source.snapshot.handoff.table_chunks`). A schema change
-waits for earlier transactions, so rows dropped before it are visible to every SELECT after it.
+Some servers (MySQL without GTID) do not report when a transaction that the log reader has seen becomes visible. For
+these servers, the log reader remembers the rows that it dropped in the last `ring_s` seconds. A chunk that is opened
+holds the remembered rows of its keys, too. If they exceed the memory limit, chunks are opened later instead
+(`raycdc.source.snapshot.handoff.table_chunks`). A schema change waits for earlier transactions, so rows that were
+dropped before it are visible to every SELECT after it.
 
 If the chunk key is not part of the primary key (`movable`), a row may move between chunks over time. Within an epoch,
 rows of chunks precede those of the log. Two rules keep a chunk from restoring an old version of a moved row:
 
-* a chunk that a row left after H is read again (its insert would come after the row's arrival elsewhere);
-* a chunk is published only while the open epoch has removed nothing from the table (its insert would come before the
-  removal it follows).
+* if a row left the chunk after H, the chunk is read again. Otherwise the chunk's insert of the row would come after the
+  insert of the same row in another chunk;
+* a chunk is published only while the open epoch has removed nothing from the table. Otherwise the chunk's insert, which
+  is newer than the removal, would come before it.
 
-The second holds for every table in an epoch that truncates it.
+The second rule also holds for every table that the open epoch truncates.
 
 A table without an immutable chunk key is judged by position alone (`raycdc.source.snapshot.handoff.as_of`). Chunks of a
 backfill hold nothing (`raycdc.source.snapshot.rereading.backfill`).
@@ -46,15 +52,15 @@ backfill hold nothing (`raycdc.source.snapshot.rereading.backfill`).
 This module has the tables in snapshot and the memory that they share; the chunks of one table are in
 `raycdc.source.snapshot.handoff.table_chunks`, and one chunk is in `raycdc.source.snapshot.handoff.open_chunk`.
 
-Keys are compared only through `KeyOrder`, which orders as the server's collation does. Pure: no clock, thread or I/O
-but what `KeyOrder` does. One owner (the log reader's thread).
+Keys are compared only through `KeyOrder`, which orders as the server's collation does. Pure: no clock, no thread, and
+no I/O except that of `KeyOrder`. Owned by the log reader's thread.
 
-Method: Netflix DBLog (arXiv:2010.12597) and Flink CDC's FLIP-27 source reconcile at watermarks inside the chunk; this
-is the same with one log reader for all chunks and the fold limited to (O, H].
+Method: Netflix DBLog (arXiv:2010.12597) and Flink CDC's FLIP-27 source reconcile each chunk with the log between two
+watermarks. This module does the same, with one log reader for all chunks, and folds only log rows in (O, H].
 
-`BackfillChunks` are the open chunks of backfills, at most one per table. The rules are those of
-`raycdc.source.snapshot.rereading.backfill`; the hand-off reports every row that passes. Invariant: it remembers every
-row of the table that passed since the chunk was opened.
+`BackfillChunks` has the open chunks of backfills, at most one per table, and follows the rules of
+`raycdc.source.snapshot.rereading.backfill`. Invariant: it remembers every row of the table that was emitted since the
+chunk was opened.
 """
 
 from __future__ import annotations
@@ -84,8 +90,9 @@ from raycdc.state.manifests.manifest import Segment
 class BackfillChunk:
     """An open chunk of a backfill, with the log rows that passed since it was opened.
 
-    These are `chunk.rows`. Rows up to the ordinal `cut` are in epochs that are cut, and the chunk's reader has left out
-    the keys of rows up to `left_out`. `last` is the ordinal of the newest row.
+    The remembered log rows are `chunk.rows`. Log rows up to the ordinal `cut` are in epochs that are cut. The chunk's
+    reader has already left out the keys of log rows up to the ordinal `left_out`. `last` is the ordinal of the newest
+    log row.
     """
 
     chunk: HeldChunk
@@ -99,8 +106,8 @@ class BackfillChunk:
         self.last = max(self.last, int(rows.ordinals[-1]))
 
     def changed(self) -> Iterator[LogRows]:
-        """Return rows in epochs that are cut, whose keys have not been left out of the chunk: it may have older rows of
-        them.
+        """Return log rows in epochs that are cut, whose keys the chunk's reader has not left out yet. The chunk may
+        have older versions of these rows.
         """
         return up_to(behind(self.chunk.rows, self.left_out), self.cut)
 
@@ -145,9 +152,8 @@ class BackfillChunks:
             backfill.cut = backfill.last
 
     def truncate(self, table: TableId) -> None:
-        """Note that the open epoch truncates the table.
-
-        No chunk of it may be published in this epoch, because the chunk would precede the truncation.
+        """Record that the open epoch truncates the table. No chunk of the table may be published in this epoch, because
+        the chunk's rows would come before the truncation.
         """
         self._emptied.add(table)
 
@@ -209,8 +215,8 @@ class HandOffStatistics:
 class RowMemory:
     """The memory limit of all tables together, for rows that chunks hold and for dropped rows.
 
-    Held rows beyond `bytes_max` are written to disk by `spill`; dropped rows beyond `bytes_max` are forgotten, so that
-    chunks open later. Without `spill` everything stays in memory.
+    Held rows beyond `bytes_max` are written to disk by `spill`; without `spill`, they stay in memory. Dropped rows
+    beyond `bytes_max` are forgotten, and chunks are opened later because of that.
     """
 
     bytes_max: int = 0
@@ -232,9 +238,8 @@ class RowMemory:
 
 
 class HandOff:
-    """Decides which rows of tables in snapshot are emitted, and when chunks are published.
-
-    Other tables count as live.
+    """Decides which rows of tables in snapshot are emitted, and when chunks are published. All rows of the remaining
+    tables are emitted.
     """
 
     def __init__(
@@ -273,7 +278,8 @@ class HandOff:
     def complete_tables(self) -> list[TableId]:
         """Return tables whose keys are all published.
 
-        From now on they are live, except for changes that their chunks have.
+        From now on these tables are live. Of a table that is read as of one position, changes that its chunks contain
+        are still dropped.
         """
         complete = [table for table, chunks in self._tables.items() if chunks.is_complete]
         for table in complete:
@@ -286,17 +292,15 @@ class HandOff:
         return any(isinstance(state := chunks.state, AsOf) and state.bars(ordinal) for chunks in self._tables.values())
 
     def would_be_read_again(self, table: TableId, *, now_s: float) -> bool:
-        """Return True if a chunk opened now would only be read again.
-
-        Recently dropped rows cannot be folded into it.
+        """Return True if a chunk that is opened now would have to be read again. The reason is that recently dropped
+        rows cannot be folded into it.
         """
         chunks = self._tables.get(table)
         return chunks is not None and chunks.would_be_read_again(now_s=now_s)
 
     def opens_from_s(self, table: TableId) -> float:
-        """Return the time before which no chunk of the table may be opened.
-
-        From then on, all forgotten rows are visible to every SELECT.
+        """Return the time before which no chunk of the table may be opened. After that time, all forgotten rows are
+        visible to every SELECT.
         """
         chunks = self._tables.get(table)
         return 0.0 if chunks is None else chunks.dropped.visible_from_s
@@ -304,8 +308,8 @@ class HandOff:
     def open(self, split: SnapshotSplit, *, now_s: float, ordinal: int = 0) -> bool:
         """Hold the chunk's keys from `ordinal` on. Returns False if the table is not in snapshot any more.
 
-        Opening the same attempt again changes nothing; a newer attempt replaces an older one. The chunk of a backfill
-        holds nothing, because its table is followed.
+        Opening the same attempt again changes nothing. A newer attempt replaces an older one. A chunk of a backfill
+        holds no rows, because its table is followed.
         """
         if split.again is not None:
             self.backfills.open(split)
@@ -316,10 +320,11 @@ class HandOff:
         return opened
 
     def close(self, chunk: ChunkId, *, high: int, log_end: int, exact: bool, segments: Sequence[Segment]) -> None:
-        """Note that the chunk was read: its SELECT saw no row after `high` and no table after `log_end`.
+        """Record that the chunk was read. Its SELECT saw no row after `high`, and no statement after `log_end` decided
+        which table it read.
 
-        Also called with the folded segments. A chunk or attempt that is not open here is ignored: it was voided
-        meanwhile, and its reader was notified.
+        Called again with the folded segments. If this attempt at the chunk is not open any more, the call has no
+        effect: the attempt was voided meanwhile, and its reader was notified.
         """
         attempt = self._attempt(chunk)
         opened = self.backfills.attempt(chunk) if attempt is None else attempt[1]
@@ -327,9 +332,9 @@ class HandOff:
             opened.close(high=high, log_end=log_end, exact=exact, segments=segments)
 
     def schema_mismatch(self, chunk: ChunkId, *, high: int, reason: str, now_s: float) -> None:
-        """Note that the chunk found a different table than the log has described so far.
-
-        The log explains the difference before `high`. The chunk is read again then, and holds nothing until then.
+        """Record that the chunk's SELECT found a different table than the log has described so far. The log explains
+        the difference before `high`. When the log reader has passed `high`, the chunk is read again. Until then it
+        holds no rows.
         """
         attempt, backfill = self._attempt(chunk), self.backfills.attempt(chunk)
         if backfill is not None:
@@ -339,9 +344,8 @@ class HandOff:
             self._enforce()
 
     def void(self, chunk: ChunkId, *, now_s: float) -> SnapshotSplit | None:
-        """Make the chunk unopened again, and return it.
-
-        Returns None if that attempt is not open here (published, or never opened).
+        """Make the chunk unopened again, and return it. Returns None if this attempt is not open, because it was
+        published or never opened.
         """
         attempt = self._attempt(chunk)
         if attempt is None:
@@ -366,7 +370,7 @@ class HandOff:
             chunks.removals.begin_epoch()
 
     def truncate(self, table: TableId) -> None:
-        """Note that the open epoch truncates the table. No chunk of it may be published in this epoch."""
+        """Record that the open epoch truncates the table. No chunk of the table may be published in this epoch."""
         self.backfills.truncate(table)
         chunks = self._tables.get(table)
         if chunks is not None:
@@ -398,10 +402,11 @@ class HandOff:
         return have(state, rows) if isinstance(state, Behind) else [False] * rows.batch.num_rows
 
     def advance(self, ordinal: int, *, now_s: float, barred: bool = False) -> list[Decision]:
-        """Decide every closed chunk whose H and D the log has passed; `ordinal` is between transactions.
+        """Decide about every closed chunk whose H and D the log reader has passed. `ordinal` is its position, between
+        two transactions.
 
-        `barred` is True if the next unit of the log is after the position up to which it may pass, which has the same
-        effect as passing it.
+        `barred` is True if the log reader must wait at its position because the next unit of the log is after T of a
+        table that is read as of T. It then counts as having passed T.
         """
         decisions: list[Decision] = []
         for chunks in self._tables.values():

@@ -1,6 +1,6 @@
-"""One chunk while it is open: its held rows, and its fate once the log has passed H and D.
+"""One open chunk: its held rows, and the decision about it after the log reader has passed H and D.
 
-`raycdc.source.snapshot.handoff.hand_off` has the rules and owns the chunks; nothing here knows of other chunks.
+`raycdc.source.snapshot.handoff.hand_off` has the rules, and owns the chunks. Chunks do not know of each other.
 `CHUNK_TRANSITIONS` lists the allowed transitions between four states:
 
 | state | meaning |
@@ -38,9 +38,8 @@ BACKFILL_RETRIES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class PublishChunkRequest:
-    """Publish the chunk: emit its `segments`, then the `released` rows, in order and once.
-
-    From now on its keys are emitted.
+    """A decision to publish the chunk: its `segments` are emitted, then the `released` rows, in order and once. From
+    now on, log rows with its keys are emitted.
     """
 
     split: SnapshotSplit
@@ -50,7 +49,9 @@ class PublishChunkRequest:
 
 @dataclass(frozen=True, slots=True)
 class FoldChunkRequest:
-    """The chunk's reader must fold `delta` (held rows up to H, in log order) into its rows and close again."""
+    """A decision to fold: the chunk's reader must fold `delta` (held rows up to H, in log order) into its rows and
+    close the chunk again.
+    """
 
     split: SnapshotSplit
     delta: Iterable[LogRows]
@@ -58,7 +59,7 @@ class FoldChunkRequest:
 
 @dataclass(frozen=True, slots=True)
 class RetryChunkRequest:
-    """The chunk cannot be used and must be read again; it is unopened from here on."""
+    """A decision to read the chunk again, because its rows cannot be used. From now on the chunk is unopened."""
 
     split: SnapshotSplit
     reason: str
@@ -68,7 +69,7 @@ Decision = PublishChunkRequest | FoldChunkRequest | RetryChunkRequest
 
 
 class Retries:
-    """Counts how often chunks were read without a result although their readers lived."""
+    """Counts how often each chunk was read without a usable result although its reader was alive."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -99,7 +100,9 @@ class AwaitingSelect:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The SELECT saw no row after `high` and no table after `log_end`; it saw exactly `high` if it is `exact`."""
+    """The SELECT saw no row after `high`, and no statement after `log_end` decided which table it read. If `exact` is
+    True, it saw exactly the rows up to `high`.
+    """
 
     high: int
     log_end: int
@@ -114,7 +117,7 @@ class Folding:
 
 @dataclass(frozen=True, slots=True)
 class SelectMismatched:
-    """The SELECT found another table, and the chunk holds nothing; the log explains that up to `high`."""
+    """The SELECT found another table, so the chunk holds no rows. The log has the reason before `high`."""
 
     high: int
     reason: str
@@ -135,7 +138,8 @@ CHUNK_TRANSITIONS: Mapping[type[ChunkState], frozenset[type[ChunkState]]] = {
 class HeldChunk:
     """An open chunk.
 
-    Its keys are those in `interval` (None: no other keys than NULL), and NULL if it `holds_null`.
+    Its keys are the keys in `interval` (None: no such keys). If `holds_null` is True, it also has the rows with NULL
+    keys.
     """
 
     split: SnapshotSplit
@@ -151,7 +155,7 @@ class HeldChunk:
         self._become(Read(high, max(high, log_end), exact or folded, tuple(segments)))
 
     def schema_mismatch(self, *, high: int, reason: str) -> None:
-        """Note that the chunk found another table. The caller has released the chunk's rows."""
+        """Record that the SELECT found another table. The caller has released the chunk's held rows."""
         self._become(SelectMismatched(high, reason))
 
     def let_go(self) -> HeldRows:
@@ -230,7 +234,7 @@ HOLD = 2
 
 
 class KeyOrder(Protocol):
-    """Orders chunk keys as the server does. May query the server (string collations)."""
+    """Orders chunk keys as the server orders them. May query the server, for collations of texts."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
         """Use `document` and the chunk key `key` for `table`, which is resnapshotted.
@@ -239,7 +243,9 @@ class KeyOrder(Protocol):
         """
 
     def forget(self, table: TableId) -> None:
-        """Forget `table`, which is live or was dropped. No calls about it follow until it is resnapshotted."""
+        """Forget `table`, which is live or was dropped. Until it is resnapshotted, it is not passed to any method
+        again.
+        """
 
     def bound(self, table: TableId, raw: Any) -> SortKey:
         """Return the sort key of a chunk's bound."""
@@ -253,9 +259,8 @@ class KeyOrder(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyIndex:
-    """The key range of one table, cut at every bound of a chunk, with the judgement of each piece.
-
-    Immutable: a new index is built whenever a chunk is opened, released or published.
+    """The key range of one table, divided at every bound of a chunk, with the decision (drop, hold or emit) for each
+    piece. Immutable: when a chunk is opened, released or published, a new index is built.
     """
 
     #: The open chunks by their index.

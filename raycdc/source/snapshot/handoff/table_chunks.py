@@ -1,13 +1,14 @@
-"""The chunks of one table in snapshot: open ones, published keys, and the verdicts on the table's rows.
+"""The chunks of one table in snapshot: its open chunks, its published keys, and the decisions about its log rows.
 
-`raycdc.source.snapshot.handoff.hand_off` explains the rules, and has one of these for each table whose chunks are read.
-`TableStates` has the table's state, and is notified of each published chunk.
+`raycdc.source.snapshot.handoff.hand_off` explains the rules, and has a `TableChunks` for each table whose chunks are
+read. `TableStates` has the table's state, and is notified of each published chunk.
 
-Invariant: every key is in exactly one of the published ranges, an open chunk, or the unopened rest.
+Invariant: every key is in exactly one of three sets: the published ranges, the open chunks, and the unopened rest.
 
-`DroppedRows` are recently dropped rows of the table that a SELECT may not see yet, for chunks that open over them. They
-are in memory, and their amount depends on users' writes, so it is bounded: beyond the bound the oldest are forgotten
-(`evict`), and no chunk of the table opens before these are visible to every SELECT.
+`DroppedRows` remembers recently dropped rows of the table that a SELECT may not see yet. A chunk that is opened holds
+those that have its keys. They are in memory, and their number depends on users' writes, so their size is limited.
+Beyond the limit the oldest rows are forgotten (`evict`), and no chunk of the table is opened until the forgotten rows
+are visible to every SELECT.
 """
 
 from __future__ import annotations
@@ -89,13 +90,14 @@ class DroppedRows:
 
 
 class Removals:
-    """The removals of rows in the open epoch of a table.
-
-    A chunk that is published in this epoch would come before them.
+    """Records if the open epoch has removed rows of a table. A chunk that is published in this epoch would come before
+    these removals.
     """
 
     def __init__(self, *, movable: bool) -> None:
-        """Make an empty record. `movable`: one row may be in several chunks over time, so each removal counts."""
+        """Make an empty record. If `movable` is True, a row may be in several chunks over time, so each removal counts;
+        otherwise only truncations count.
+        """
         self._movable = movable
         self._removed = False
         self._truncated = False
@@ -167,9 +169,8 @@ class TableChunks:
         return None if chunk is None or chunk.split.attempt != chunk_id.attempt else chunk
 
     def would_be_read_again(self, *, now_s: float) -> bool:
-        """Return True if a chunk opened now would only be read again.
-
-        Recently dropped rows cannot be folded into it.
+        """Return True if a chunk that is opened now would have to be read again. The reason is that recently dropped
+        rows cannot be folded into it.
         """
         if self.state.snapshot.foldable:
             return False
@@ -197,7 +198,9 @@ class TableChunks:
         return True
 
     def schema_mismatch(self, chunk: HeldChunk, *, high: int, reason: str, now_s: float) -> None:
-        """Note that the chunk found another table, and holds nothing. The log gives the reason before `high`."""
+        """Record that the chunk's SELECT found another table. From now on the chunk holds no rows. The log has the
+        reason before `high`.
+        """
         self._let_go(chunk, now_s)
         chunk.schema_mismatch(high=high, reason=reason)
         if isinstance(self.state, AsOf):
@@ -294,8 +297,9 @@ class TableChunks:
         self._index = None
         held = chunk.let_go()
         if self._ring_s > 0:
-            # The held rows are dropped now, and the next SELECT may not see them, as with any dropped row. Recalled
-            # rows are still in the ring, or have become visible meanwhile.
+            # The held rows are dropped now. Like other dropped rows, they may be invisible to the next SELECT, so they
+            # are remembered. Rows that were recalled from the dropped rows are still remembered, or have become visible
+            # meanwhile.
             self.dropped.add(held.newest, now_s=now_s)
             if held.spilled:
                 # Rows on disk are not read back: the next SELECT waits until they are visible.

@@ -59,7 +59,7 @@ class StreamSplitReader:
                 assert_never(change)
 
     def wake_up(self) -> None:
-        """Wake the log's blocked read. A log that is still connecting is woken when it has connected."""
+        """Wake the log's blocked read. If the log is still connecting, it is woken after it has connected."""
         self._woken = (
             True  # Set before the log is used here: `handle_splits_changes` does the two in the opposite order.
         )

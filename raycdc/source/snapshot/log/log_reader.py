@@ -1,18 +1,18 @@
-"""The log side of an incremental-snapshot reader: passes the log through the hand-off into the open epoch.
+"""The log reader: the part of an incremental-snapshot reader that passes the log through the hand-off into the open
+epoch. Exactly one reader of a job has a log reader. It alone decides the content of an epoch: rows of live keys,
+published chunks, and schema changes. Its `state` after a cut has everything that is needed to continue from the cut.
 
-Exactly one reader of a job has it. It alone decides the content of an epoch: rows of live keys, published chunks,
-schema changes. Its `state` after a cut has everything that is needed to continue from the cut.
-
-It handles the events of `raycdc.source.snapshot.chunk_events` that are sent to the log reader.
+It handles those events of `raycdc.source.snapshot.chunk_events` that are sent to the log reader.
 
 Its parts, each with a state of its own: `LogCursor` (the log's position), `OpenEpoch` (everything since the last cut),
 `HandOff` (tables whose chunks are read), `ChunkOpenings` (chunks to be opened), `TableChanges` (changes of tables),
 `CatchUp` (tables that continue from an earlier position) and `TableStates` (the state of each table).
 
-Events take effect only between two transactions; inside one they wait. A schema change ends the epoch: `wants_seal`
-turns True and nothing is read until the cut, so the next epoch begins with it. A dropped table stays known until the
-epoch with its drop is cut; later states do not have it. Parking and resnapshotting a table are schema changes, too
-(`raycdc.source.tables.parking`): ``changes`` in the state counts them, and becomes the incarnation of the table.
+Events take effect only between two transactions; inside a transaction they wait. A schema change ends the epoch:
+`wants_seal` becomes True and nothing is read until the cut, so the next epoch begins with the change. A dropped table
+stays in the state until the epoch with its drop is cut. Parking and resnapshotting a table are schema changes, too
+(`raycdc.source.tables.parking`). ``changes`` in the state counts parkings and resnapshots, and each of them gives its
+table the new count as its incarnation.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def always_complete(_: LogNotes, _up_to: int) -> bool:
 class LogReaderSettings:
     """The limits of an epoch and of rows held for chunks, and whether tables may be parked.
 
-    `ring_s` is how long dropped rows are remembered, because the server does not say when a SELECT may see them; 0 if
-    it does. Chunks hold at most `epoch_bytes_max` if `held_bytes_max` is None. Without `parks`, a table that cannot be
-    followed ends the run. `is_complete` is that of `ReaderDialect`.
+    Dropped rows are remembered for `ring_s` seconds, because the server does not report when a SELECT sees them; 0 if
+    it does. Rows that chunks hold need at most `held_bytes_max` of memory (None: `epoch_bytes_max`). If `parks` is
+    False, a table that cannot be followed ends the run. `is_complete` is that of `ReaderDialect`.
     """
 
     epoch_bytes_max: int
@@ -199,8 +199,8 @@ class LogReader:
     def end_of_input(self) -> bool:
         """Return True if the end of the input is reached, and nothing before it is pending.
 
-        A stop that does not know of all parkings and resnapshots does not count: its sender does not know either that a
-        table has more to read, and will send it again.
+        If the message with the end position was sent without knowledge of the newest parking or resnapshot, it does not
+        count. A table then has more to read than its sender knew, and the sender will send a new end position.
         """
         stop, cursor = self._stop, self._cursor
         if stop is None or stop.changes != self._table_states.changes:
@@ -218,8 +218,8 @@ class LogReader:
         """Pass one unit of the log. Only when `ready`."""
         unit = self._changes.refused.without(unit)
         if not self._cursor.in_transaction and self._hand_off.bars(end := unit.end):
-            # A part of a transaction without rows has no position of its own. It is dropped, because the next unit has
-            # the position.
+            # A part of a transaction that has no rows has no position of its own. It is skipped, because the next unit
+            # has the position.
             if end < NOWHERE:
                 self._halt = AwaitsTables(unit)
                 self._between_transactions(now_s=now_s)
@@ -252,13 +252,15 @@ class LogReader:
                 assert_never(unit)
 
     def on_catch_up_unit(self, unit: LogUnit, *, now_s: float) -> None:
-        """Pass one unit of the catch-up stream. Call it only when `catch_up` is ready, and `at_boundary`."""
+        """Pass one unit of the catch-up stream. Call it only if `catch_up` is ready and `at_boundary` is True."""
         self.catch_up.on_unit(unit, now_s=now_s)
         if isinstance(self._halt, AwaitsTables):
             self._between_transactions(now_s=now_s)
 
     def on_event(self, event: LogEvent, *, now_s: float) -> None:
-        """Handle an event for the log reader. It waits while a transaction or a schema change is pending."""
+        """Handle an event for the log reader. The event waits while a transaction is open or a schema change waits for
+        the cut.
+        """
         self._waiting.append(event)
         if self.at_boundary:
             self._between_transactions(now_s=now_s)
@@ -384,7 +386,9 @@ class LogReader:
                 assert_never(decision)
 
     def _refused(self, chunk: ChunkId, reason: str, *, now_s: float) -> None:
-        """Handle that no attempt can read the chunk's rows. An attempt that is over was answered before."""
+        """Handle the report that no attempt can read the chunk's rows. If the attempt is over already, nothing is done,
+        because it was answered before.
+        """
         split = self._hand_off.void(chunk, now_s=now_s)
         if split is None:
             return
@@ -394,7 +398,7 @@ class LogReader:
             self._refuse_chunk(split, OpeningRefused(reason, Fate.NEXT_MANIFEST, gives_up=True), now_s=now_s)
 
     def _refuse_chunk(self, split: SnapshotSplit, refused: OpeningRefused, *, now_s: float) -> None:
-        """End the attempt at the chunk. If the table is given up, park it."""
+        """End the attempt at the chunk. If the chunk's table cannot be read at all, park the table."""
         self._send_event(ChunkVoided(split.chunk_id, refused.reason, refused.fate))
         if refused.gives_up:
             why = ParkingCause(refused.reason, self._cursor.position, self._cursor.event_ms or 0)

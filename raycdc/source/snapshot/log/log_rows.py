@@ -1,8 +1,9 @@
 """Rows of a log with their positions, and the operations of the hand-off on them.
 
-Pure. The module also has the held rows of an open chunk: the newest in memory, older ones in the spool. The time for
-which a chunk is open depends on the server, and the number of rows in that time depends on users, so memory must be
-bounded. If all chunks together exceed the limit (`HandOff`), the largest one is written to disk.
+Pure. `HeldRows` has the held rows of an open chunk: the newest in memory, older ones in the spool. Their number cannot
+be known in advance, because it depends on the speed of the server and on users' writes, so memory is limited. If the
+held rows of all chunks together exceed the limit (`HandOff`), those of the chunk with the most bytes are written to
+disk.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ class LogRows:
 
 
 def removes(rows: LogRows) -> bool:
-    """Return True if a row left its chunk or its key is gone.
-
-    In such rows, an update is already split into a delete and an insert.
+    """Return True if one of the rows leaves its chunk, or deletes its key. An update that moves a row to another chunk
+    is already split into a delete and an insert here.
     """
     return bool((rows.batch.column("_op").to_numpy(zero_copy_only=False) == RowKind.DELETE).any())
 
@@ -86,7 +86,7 @@ def split_moves(batch: pa.RecordBatch, codes: np.ndarray, key: Sequence[str]) ->
 
 
 class SpilledRows(Protocol):
-    """Rows on disk. They can be iterated in their order several times, a batch at a time."""
+    """Rows on disk. They can be read several times in their order, batch by batch."""
 
     def __iter__(self) -> Iterator[LogRows]: ...
 
@@ -99,8 +99,8 @@ Spill = Callable[[Sequence[LogRows]], SpilledRows]
 
 
 class HeldRows:
-    """The held rows of a chunk in log order: those recalled when the chunk was opened, those on disk, and
-    the newest.
+    """The held rows of a chunk in log order: first the rows that were recalled when the chunk was opened, then rows on
+    disk, then the newest rows.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class HeldRows:
         return itertools.chain(self.recalled, itertools.chain.from_iterable(self.spilled), self.newest)
 
     def recall(self, rows: LogRows) -> None:
-        """Add rows that were dropped before the chunk was opened. Called before anything is held."""
+        """Add rows that were dropped before the chunk was opened. Called before any other row is held."""
         self.recalled.append(rows)
         self.bytes += rows.batch.nbytes
 
@@ -132,7 +132,8 @@ class HeldRows:
     def spill(self, put_down: Spill) -> None:
         """Write the newest rows to disk.
 
-        Recalled rows stay in memory, because the ring that also has them is in memory.
+        Recalled rows stay in memory. That costs little, because the dropped rows that are remembered (`DroppedRows`)
+        are the same rows in memory.
         """
         self.spilled.append(put_down(self.newest))
         self.bytes -= sum(rows.batch.nbytes for rows in self.newest)

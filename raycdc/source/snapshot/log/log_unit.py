@@ -1,6 +1,5 @@
-"""The units of a log: rows, and changes of tables.
-
-A connector's `LogSource` returns them. There are four kinds of units, and `LogUnit` is their union:
+"""The units of a log: rows, and changes of tables. A connector reads its log as a sequence of units, and a `LogSource`
+returns them. There are four kinds of units, and `LogUnit` is their union:
 
 | unit | meaning |
 |---|---|
@@ -9,7 +8,7 @@ A connector's `LogSource` returns them. There are four kinds of units, and `LogU
 | `SchemaChange` | changes of tables, with the resulting truncations |
 | `LogProgress` | a new position of the log, without rows or changes |
 
-There are four kinds of changes of a table, and `SchemaUpdate` is their union:
+A `SchemaChange` has changes of tables. There are four kinds of them, and `SchemaUpdate` is their union:
 
 | update | meaning |
 |---|---|
@@ -39,7 +38,9 @@ NOWHERE = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class AlterTableUpdate:
-    """`document` is the schema document in force from here on; `changes` lead to it, as elementary events in order."""
+    """A table gets a new schema. `document` is the schema document in force from here on. `changes` are the elementary
+    changes that lead to this schema, in order.
+    """
 
     table: TableId
     changes: tuple[SchemaChangeEvent, ...]
@@ -61,7 +62,7 @@ class DropTableUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ParkTableUpdate:
-    """The table is parked for this reason. No rows of it follow."""
+    """The table is parked for this reason. No rows of the table follow."""
 
     table: TableId
     parking: ParkingCause
@@ -69,9 +70,8 @@ class ParkTableUpdate:
 
 @dataclass(frozen=True, slots=True)
 class BeginTableUpdate:
-    """The table as `document` describes it, cut as `snapshot` says, with all chunks unread.
-
-    Without `changes` it was announced to no target, and the epoch creates it in its present form.
+    """The table is resnapshotted with the schema in `document`. `snapshot` says how it is cut into chunks, all of which
+    are unread. If there are no `changes`, no target knows the table yet, and the epoch creates it in its present form.
     """
 
     table: TableId
@@ -92,9 +92,10 @@ SchemaUpdate = AlterTableUpdate | DropTableUpdate | ParkTableUpdate | BeginTable
 class LogPosition:
     """The log's position after a unit, and the delay of fetching it.
 
-    `position` is in the connector's terms, `ordinal` in the log's total order; inside a transaction they repeat the
-    last boundary. `event_ms` is the commit time of the last event, `fetched_ms` the time when it came. `notes` are the
-    source's additional data for going on from here; None if unchanged.
+    `position` is the position in the connector's form, and `ordinal` is its number in the log's total order. Inside a
+    transaction, both are those of the last boundary between transactions. `event_ms` is the commit time of the last
+    event, and `fetched_ms` is the time when the event came. `notes` is the connector's additional data for going on
+    from here; None if unchanged.
     """
 
     position: Position
@@ -106,7 +107,9 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class TransactionPart:
-    """Rows of a transaction of which more follow. No epoch ends after them, and no table is parked there."""
+    """A part of a transaction: rows after which more rows of the transaction follow. No epoch ends after them, and no
+    table is parked there.
+    """
 
     log_position: LogPosition
     rows: tuple[LogRows, ...] = ()
@@ -114,10 +117,8 @@ class TransactionPart:
 
     @property
     def end(self) -> int:
-        """Return the last position that the unit covers; its rows are after its own position.
-
-        A unit without rows of its transaction returns `NOWHERE`, because its position is unknown; ignoring it loses
-        nothing.
+        """Return the ordinal of the unit's last row. (`log_position` is before the rows.) If the unit has no rows, its
+        position is unknown, and `NOWHERE` is returned; such a unit may be ignored.
         """
         return (
             NOWHERE
@@ -130,9 +131,9 @@ class TransactionPart:
 class LogTransactions:
     """Whole transactions, or the rest of one.
 
-    `parked` are tables whose rows turned out not to match the schema: they are parked with the unit's own position, in
-    one step with its rows. `missing` are rows that the source cannot deliver, one for each row of the unit in order;
-    the unit then has their deletions. `bytes` bounds memory.
+    `parked` are tables whose rows do not match the schema. They are parked at the unit's position, in one step with its
+    rows. If the source cannot deliver some rows, the unit has deletions of these rows, and `missing` describes them,
+    one for each row of the unit in order. `bytes` is the size in memory.
     """
 
     log_position: LogPosition
@@ -149,13 +150,10 @@ class LogTransactions:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A statement, or another change of tables.
-
-    An epoch begins with it.
-
-    `truncations` are rows that follow the `updates`, because the change itself removed rows. A statement that is
-    `in_transaction` begins a transaction whose rows follow (a table that is created with its rows). Its `log_position`
-    is before that transaction, so its own ordinal is given by `at`, or by its truncations.
+    """A statement, or another change of tables, with which an epoch begins. If the change itself removed rows,
+    `truncations` are rows that come right after the `updates`. If `in_transaction` is True, the statement begins a
+    transaction whose rows follow, for example a table that is created with its rows. Its `log_position` is then before
+    the transaction, and its own ordinal is `at`, or that of its truncations.
     """
 
     log_position: LogPosition
@@ -186,8 +184,8 @@ class LogProgress:
         return self.log_position.ordinal
 
 
-#: A unit of the log. A connector returns one after the other, and the log reader handles each
-#: (`snapshot.log.log_reader`).
+#: A unit of the log. A connector returns units in the order of the log, and the log reader handles each of them
+#: (`raycdc.source.snapshot.log.log_reader`).
 LogUnit = TransactionPart | LogTransactions | SchemaChange | LogProgress
 
 
@@ -229,9 +227,9 @@ def in_transaction(unit: LogUnit) -> bool:
 def narrowed(
     unit: LogUnit, keeps: Callable[[TableId], bool], keeps_update: Callable[[SchemaUpdate], bool] | None = None
 ) -> LogUnit:
-    """Return the part of the unit about tables that `keeps` selects; `keeps_update` may decide differently for updates.
-
-    A statement without any remaining update is dropped: no epoch has to end for it.
+    """Return the part of the unit that concerns tables which `keeps` selects. For the updates of statements,
+    `keeps_update` decides instead, if it is given. A statement of which no update remains is dropped, because no epoch
+    must end for it.
     """
     match unit:
         case SchemaChange(log_position, updates, truncations):
@@ -272,16 +270,15 @@ def _last(ordinal: int, rows: Iterable[LogRows]) -> int:
 
 
 class LogSource(Protocol):
-    """A log being read from a position on. `poll` is called from the reader's thread and never blocks."""
+    """A log that is read from a position on. The reader's thread calls `poll`, which never blocks."""
 
     def poll(self) -> LogUnit | None:
         """Return the next unit, or None if there is none now. Raises errors of the background work."""
 
     @property
     def seen_ms(self) -> int | None:
-        """Return the wall time up to which the log was seen: `poll` has returned everything that the log had then.
-
-        None: not known yet.
+        """Return a wall time such that `poll` has returned everything that the log had at that time; None if not known
+        yet.
         """
 
     def close(self) -> None: ...

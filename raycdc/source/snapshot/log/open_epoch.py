@@ -24,7 +24,7 @@ from raycdc.state.opaque import SealedSplit
 class EpochTables:
     """The tables that the open epoch names, with the schema changes at its beginning.
 
-    `documents` are all schemas by fingerprint; those known at the start count as reported.
+    `documents` has all schema documents by fingerprint. The documents that are known at the start count as reported.
     """
 
     def __init__(self, table_states: TableStates, documents: Mapping[str, SchemaDocument]) -> None:
@@ -44,7 +44,7 @@ class EpochTables:
         return self.documents[self._schema_of(table)]
 
     def know(self, fingerprint: str, document: SchemaDocument) -> None:
-        """Note that a schema is in force from now on. The next report has it, unless an earlier report had it."""
+        """Record that a schema is in force from now on. The next report contains it, unless an earlier report did."""
         if fingerprint not in self.documents:
             self._unreported[fingerprint] = document
         self.documents[fingerprint] = document
@@ -64,9 +64,8 @@ class EpochTables:
         return bool(self._table_states.changed.unannounced)
 
     def report(self) -> tuple[dict[str, TableEpoch], dict[str, SchemaDocument]]:
-        """Return the epoch's tables for `EpochSealed`, and the schemas that this epoch is the first to name.
-
-        Every table is announced, with rows or without: an empty table has an empty target.
+        """Return the epoch's tables for `EpochSealed`, and the schemas that no earlier epoch of this reader had. Tables
+        without rows are announced, too, because an empty table has an empty target.
         """
         for table in self._table_states.changed.unannounced:
             if table not in self._affected:
@@ -95,8 +94,8 @@ class EpochTables:
         return state.schema
 
 
-#: The number of missing rows of an epoch that its manifest names one by one. It is a soft limit, because a unit may
-#: have several.
+#: The number of missing rows that the manifest of an epoch lists individually. An epoch may exceed the limit a little,
+#: because a unit may have several missing rows.
 _MISSING_MAX = 10_000
 
 
@@ -113,9 +112,8 @@ class LogReport:
 
 
 class OpenEpoch:
-    """Rows, published chunks and schema changes since the last cut.
-
-    Invariant: `changed` is True from the first of them on, so an epoch with content is never skipped.
+    """The content of the open epoch: rows, published chunks and schema changes since the last cut. Invariant: if there
+    is any content, `changed` is True, so an epoch with content is never skipped.
     """
 
     def __init__(
@@ -188,9 +186,8 @@ class OpenEpoch:
         self.changed = True
 
     def note_changes(self, table: TableId, changes: Iterable[SchemaChangeEvent]) -> None:
-        """Add schema changes to the beginning of the epoch.
-
-        A table that is not announced yet is created as it is now.
+        """Add schema changes to the beginning of the epoch. If the table is not announced yet, the epoch creates it
+        with its present schema instead.
         """
         if is_announced(self._table_states[table]):
             self.tables.note_changes(table, changes)

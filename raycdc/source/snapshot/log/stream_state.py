@@ -1,7 +1,8 @@
-"""The state of a log that one reader reads: its position and the state of each of its tables; and how cuts seal it.
+"""The state of a log that one reader reads: its position and the state of each of its tables. `SealedStream` seals it
+at cuts.
 
-It is a value. The log reader creates it at every cut, and the manifest holds its JSON; `stream_of` reads it from a
-manifest. While nothing runs, `raycdc.source.tables.parking` and `raycdc.source.selection` change it.
+The state is a value. The log reader creates it at every cut, and the manifest holds its JSON; `stream_of` reads it from
+a manifest. At a start, `raycdc.source.tables.parking` and `raycdc.source.selection` replace it by a changed state.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from raycdc.state.opaque import NO_NOTES, LogNotes, Position, SealedSplit
 TABLES = "tables"
 PARKED = "parked"
 
-#: The version of a stream split's state, and that of a state with a table that is read as of one position.
+#: The version of a stream split's state, and the version of a state with a table that is read as of one position.
 STATE_VERSION = 1
 AS_OF_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """The state of a log: `position` is in the connector's terms, `ordinal` in the log's total order.
-
-    `followed`, `parked` and `catching_up` together are all its tables. `changes` counts parkings and resnapshots.
-    `notes` are the connector's additional data for going on. `missing` are rows that the source could not deliver.
+    """The state of a log: `position` is the position in the connector's form, and `ordinal` is its number in the log's
+    total order. Each table is in one of `followed`, `parked` and `catching_up`. `changes` counts parkings and
+    resnapshots. `notes` is the connector's additional data for going on. `missing` are rows that the source could not
+    deliver.
     """
 
     position: Position
@@ -87,7 +88,7 @@ class StreamState:
     def park(self, table: TableId, parking: ParkingCause, *, number: int, announced: bool = False) -> StreamState:
         """Return the state with the table parked as incarnation `number`.
 
-        `announced`: the targets know the table, even if its state does not say so.
+        With `announced`, the targets count as knowing the table even if its state says otherwise.
         """
         parked = parked_from(self[table], parking, incarnation=number, announced=announced)
         return self._parked(table, parked, number)
@@ -95,7 +96,7 @@ class StreamState:
     def pause(self, table: TableId, parking: ParkingCause, *, number: int) -> StreamState:
         """Return the state with the table paused as incarnation `number`.
 
-        If all its chunks are published, it can continue later from its position.
+        If all chunks of the table are published, it can continue later from its position.
         """
         match self[table]:
             case CatchingUp(position=position, left=left, dropped=False):
@@ -112,7 +113,9 @@ class StreamState:
         return self._parked(table, paused, number)
 
     def catch_up(self, table: TableId, *, number: int) -> StreamState:
-        """Return the state in which the paused table continues from its position. `number` counts this change."""
+        """Return the state in which the paused table continues from its position. `number` is the new value of
+        `changes`.
+        """
         state = resumed(self.parked[table])
         parked = {name: parked for name, parked in self.parked.items() if name != table}
         return replace(
@@ -120,9 +123,8 @@ class StreamState:
         )
 
     def elsewhere(self, position: Position, ordinal: int) -> StreamState:
-        """Return the state with the log at a position that cannot be compared with earlier ones.
-
-        For tables that were left at an earlier position, the changes in between are unknown, so they are parked.
+        """Return the state with the log at a position that cannot be compared with earlier positions. Tables that were
+        to continue from an earlier position are parked, because their changes in between are unknown.
         """
         state = self
         for table, one in self.catching_up.items():
@@ -177,7 +179,7 @@ class StreamState:
         }
 
     def position_json(self, *, as_of: bool) -> Mapping[str, Json]:
-        """Return `to_json` without the tables. `as_of`: some of them are read as of one position."""
+        """Return the JSON of the state without its tables. `as_of` is True if a table is read as of one position."""
         return {
             "version": AS_OF_VERSION if as_of else STATE_VERSION,
             "position": self.position.to_json(),
@@ -233,13 +235,13 @@ def stream_of(manifest: Manifest | None) -> StreamState | None:
 
 
 class SealedStream:
-    """The sealed states of one stream: complete at the first cut, only its changes at later ones.
-
+    """Seals the state of one stream: the complete state at the first cut, and only the changed parts at later cuts.
     Owned by the log reader.
 
-    With a hundred thousand tables, the state has megabytes, and an epoch changes a few of them. The coordinator has the
-    previous state, because each cut is part of a manifest or its reader is lost, and a reader that takes over the
-    stream begins with the complete state. Called once per cut, after the epoch's tables are marked as announced.
+    With a hundred thousand tables, the state has megabytes, and an epoch changes only a few tables. The coordinator
+    always has the previous state: each cut becomes part of a manifest, unless its reader is lost. A reader that takes
+    over the stream begins with the complete state. Called once per cut, after the epoch's tables are marked as
+    announced.
     """
 
     def __init__(self, table_states: TableStates) -> None:
@@ -295,14 +297,13 @@ class SealedStream:
 class LogCursor:
     """The position after the last unit that was passed on.
 
-    Inside a transaction, position and ordinal are those of the last boundary, because a state cannot name another
-    position.
+    Inside a transaction, position and ordinal are those of the last boundary between transactions, because a state can
+    have no other position.
     """
 
     def __init__(self, state: StreamState) -> None:
         self.position, self.ordinal = state.position, state.ordinal
-        #: The source's own notes, which are only passed through. States that were written before notes existed have
-        #: none.
+        #: The connector's own notes, which are only passed on. Old states, from before notes existed, have none.
         self.notes = state.notes
         self.in_transaction = False
         #: The commit time of the last event, and that of the last event after which no transaction was open.
@@ -315,7 +316,7 @@ class LogCursor:
         return f"LogCursor({self.ordinal}, in_transaction={self.in_transaction})"
 
     def move(self, position: LogPosition, *, in_transaction: bool) -> None:
-        """Move to the position after a unit. `in_transaction`: the unit left a transaction open."""
+        """Move to the position after a unit. `in_transaction` is True if a transaction is open after the unit."""
         self.in_transaction = in_transaction
         self.moved = self.moved or position.ordinal != self.ordinal
         self.position, self.ordinal = position.position, position.ordinal

@@ -1,8 +1,8 @@
 """Applies changes of tables while their log is passed on: altered, dropped, parked and resnapshotted tables.
 
-Changes come from the log (`SchemaUpdate`), from the driver (`Refusal`: a target took no more of the table), or from the
-log reader itself (a table cannot be read). Each change is applied as a whole: open chunks are voided, the table's state
-changes, and the open epoch records it.
+Changes come from the log (`SchemaUpdate`), from the driver (`Refusal`, because a target refused rows of the table), or
+from the log reader itself (because a table cannot be read). Each change is applied in one step: open chunks are voided,
+the table's state changes, and the open epoch records the change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raycdc.source.tables.table_life import Parked, ParkingCause, TableStates, U
 
 
 class TableChanges:
-    """Applies changes of tables. Without `parks`, a table that would be parked ends the run instead."""
+    """Applies changes of tables. If `parks` is False, a table that would be parked ends the run instead."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class TableChanges:
                 if was_followed:
                     self._epoch.note_changes(table, changes)
             case AlterTableUpdate(table) if isinstance(self._table_states[table], Parked):
-                # A parked table takes no change of its schema: its resnapshot brings its present schema before any row
-                # passes.
+                # Changes of a parked table's schema are skipped, because its resnapshot comes with its present schema
+                # before any row is passed on.
                 return
             case AlterTableUpdate(table, changes, document):
                 self._epoch.tables.know(update.fingerprint, document)
@@ -80,12 +80,16 @@ class TableChanges:
                 assert_never(update)
 
     def refuse(self, refusal: Refusal, *, now_s: float) -> None:
-        """Park the table here, because its target refused an epoch. Does nothing if that was already done."""
+        """Park the table at the present position, because its target refused an epoch. Does nothing if the table was
+        already parked for that.
+        """
         if refusal.acts_on(self._table_states[refusal.table]):
             self._park_here(refusal.table, refusal.parking, now_s=now_s, refused=True)
 
     def give_up(self, table: TableId, parking: ParkingCause, *, now_s: float) -> None:
-        """Park the table here, between two transactions, because it cannot be read. The log itself is not notified."""
+        """Park the table at the present position, between two transactions, because it cannot be read. The connector's
+        log is not notified.
+        """
         self._check_parking(table, parking)
         self._park_here(table, parking, now_s=now_s)
 
@@ -113,15 +117,14 @@ class TableChanges:
     def _park(self, table: TableId, parking: ParkingCause, *, refused: bool = False) -> None:
         """Park the table, and drop its chunks."""
         self._hand_off.drop_table(table)
-        # A table that the open epoch announces has a target once this epoch is sealed. A table whose target `refused`
-        # an epoch was announced by that epoch, even if it was dropped since.
+        # The table counts as announced if the open epoch announces it. It also counts as announced if its target
+        # `refused` an epoch, because that epoch announced it, even if the table was dropped since.
         self._table_states.parked(table, parking, announced=refused or table in self._epoch.tables)
         self._epoch.changed = True
 
     def _resnapshot(self, update: BeginTableUpdate) -> None:
-        """Make all chunks of the table unopened, and its target empty (by the truncations of the schema change).
-
-        A table without chunks becomes live immediately, because a cut before that would cause chunks to be planned.
+        """Make all chunks of the table unopened. The truncations of the schema change empty its target. A table without
+        chunks becomes live immediately: if an epoch were cut before that, the enumerator would plan chunks of it.
         """
         table, document, snapshot = update.table, update.document, update.snapshot
         # A table without changes was only awaited: it is followed from its creation in the log.
@@ -132,8 +135,8 @@ class TableChanges:
         self._table_states.resnapshot(table, update.fingerprint, snapshot)
         self._key_order.use(table, snapshot.key, document)
         self._hand_off.add_table(table, primary_key=document.primary_key)
-        # This includes a table that is new here: an earlier table of its name may have been dropped, and its target may
-        # still exist, with columns that can be replaced only after it was emptied.
+        # The target of a new table is emptied, too. An earlier table with its name may have been dropped, and its
+        # target may still exist, with columns that can be replaced only after the target was emptied.
         if update.changes:
             self._epoch.tables.note_changes(table, update.changes)
         self._epoch.touch(table)

@@ -1,9 +1,9 @@
-"""The chunks that one reader has: requested, opened, read, folded, published or voided.
+"""Handles the chunks of one reader, from their assignment until they are published or voided.
 
-A chunk's life here: `AddSplits` → `OpenChunkRequest` sent → `ChunkOpened` arrives → read in the background →
-`CloseChunkRequest` sent with finished segments → if `ChunkDelta` arrives, folded, and `CloseChunkRequest` again →
-`ChunkPublished` (its segments belong to the log reader's epoch now) or `ChunkVoided` (its segments are deleted). A
-chunk of a locked table is voided.
+The steps of a chunk: `AddSplits` arrives → `OpenChunkRequest` is sent → `ChunkOpened` arrives → the chunk is read in
+the background → `CloseChunkRequest` is sent with finished segments → if `ChunkDelta` arrives, the chunk is folded, and
+`CloseChunkRequest` is sent again → `ChunkPublished` arrives (its segments now belong to the log reader's epoch) or
+`ChunkVoided` arrives (its segments are deleted). A chunk of a locked table is voided.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from raycdc.source.snapshot.chunk_events import (
 )
 from raycdc.source.split import ChunkId, SnapshotSplit
 
-#: The number of chunks that a reader has opened while others are read, so that the handshake overlaps the SELECT.
+#: The number of chunks that a reader opens in advance while other chunks are read, so that the SELECT need not wait for
+#: the exchange of messages.
 CHUNKS_AHEAD = 1
 
 
@@ -45,7 +46,9 @@ class _ReadingChunk:
 
 
 class ChunksInFlight:
-    """See the module's docstring. Owned by the reader's thread. `at_once` chunks are read at the same time."""
+    """The chunks of one reader; see the module's docstring. Owned by the reader's thread. Up to `at_once` chunks are
+    read concurrently.
+    """
 
     def __init__(
         self, open_chunks: Callable[[], ChunkSource], *, send: Callable[[Message], None], at_once: int
@@ -79,7 +82,9 @@ class ChunksInFlight:
             self._source.close()
 
     def ask_for_more(self) -> None:
-        """Request as many chunks as there is room for. Not called while it is known that there are no more."""
+        """Request chunks up to the limits of this reader. Not called after the reader was notified that there are no
+        more chunks.
+        """
         while self._requested + len(self._chunks) < self._most:
             self._requested += 1
             self._send(RequestSplit())
@@ -101,7 +106,9 @@ class ChunksInFlight:
             self._discard(chunk)
 
     def on_event(self, event: ChunkReaderEvent) -> bool:
-        """Handle an event for the reader of chunks. Returns True if a chunk is done, which makes room for another."""
+        """Handle an event for the reader of chunks. Returns True if a chunk is done, so that another one can be
+        requested.
+        """
         match event:
             case ChunkOpened(chunk_id, opened_at, document):
                 chunk = self._chunk(chunk_id)

@@ -38,8 +38,8 @@ class ReaderDialect(Protocol):
 
     @property
     def ring_s(self) -> float:
-        """Return for how many seconds dropped rows are remembered, because the server cannot say when they become
-        visible; 0 if it can.
+        """Return the number of seconds for which the log reader remembers dropped rows, because the server cannot
+        report when a transaction becomes visible to a SELECT; 0 if it can.
         """
 
     @property
@@ -76,7 +76,7 @@ class IncrementalReader(SourceReaderBase):
     ) -> None:
         """Make a reader that reads `chunks_at_once` chunks concurrently; for `held_bytes_max` see `LogReaderSettings`.
 
-        A catch-up stream that fails alone is retried with `retry_policy`.
+        If only the catch-up stream fails, it is opened again by `retry_policy`.
         """
         super().__init__(context)
         self._dialect = dialect

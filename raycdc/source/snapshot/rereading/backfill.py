@@ -1,8 +1,9 @@
 """A backfill: reads some rows of a followed table again while its log goes on.
 
-Theory of operation. A chunk of a backfill is opened, read and closed like every chunk
-(`raycdc.source.snapshot.handoff.hand_off`), but its table is live: its log's rows pass on, whatever chunk is open, and
-nothing is held. Folding is therefore not possible. Instead the log reader *remembers* the rows that passed since O.
+Theory of operation. A chunk of a backfill is opened at a log position O, read and closed like every chunk
+(`raycdc.source.snapshot.handoff.hand_off`). But its table is live, so its log rows are emitted while the chunk is open,
+and no row is held. Folding is therefore not possible. Instead the log reader *remembers* the rows that it emitted since
+O.
 
 | the key of a chunk's row | the row |
 |---|---|
@@ -10,14 +11,14 @@ nothing is held. Folding is therefore not possible. Instead the log reader *reme
 | is in the log of the open epoch | is emitted: in an epoch, rows of chunks precede those of the log, which win |
 | is in neither | is emitted: it did not change between O and this epoch, and later changes follow it |
 
-Publishing a chunk, at any time and any number of times, therefore leaves the target as the log alone would have left
-it, but with wrong rows corrected. This is the whole exactly-once argument: a chunk may be read twice, so only the
-progress is stored, by the enumerator. Its chunks come one at a time. The target must hold one row per key, because a
+A chunk may therefore be published at any time, and more than once. The target then has the rows that the log alone
+would have produced, and wrong rows are corrected. Because a chunk may be read twice, the enumerator stores only the
+progress of a backfill. The chunks of a backfill are read one at a time. The target must hold one row per key, because a
 changelog would get rows twice.
 
-A row that starts or stops to match the predicate during the backfill was changed, so the log has it. Rows that only the
-target has are left alone, because the source cannot evaluate a predicate for them; rows of `BackfillRows.keys` are
-deleted if the SELECT does not return them.
+If a row begins or ceases to match the predicate during the backfill, it was changed, so the log has the change. Rows
+that only the target has stay unchanged, because the source cannot evaluate the predicate for them. If keys are given
+(`BackfillRows.keys`), rows with these keys are deleted if the SELECT does not return them.
 
 | event | effect |
 |---|---|
@@ -55,9 +56,10 @@ from raycdc.state.opaque import PlannerState
 class Backfill(JsonObject):
     """The progress of a backfill, as manifests have it.
 
-    `queue` are planned chunks that are in no manifest; `planner` is None once all are planned, and `document` describes
-    the table for planning. `rows` is the number of rows in manifests. `over` says why it ended, empty if it has read
-    everything, and None while it goes on. `estimate` is the expected number of chunks, for people.
+    `queue` are planned chunks that are in no manifest. `planner` is None once all chunks are planned, and `document` is
+    the table's schema document for planning. `rows` is the number of rows in manifests. `over` is None while the
+    backfill goes on; then it is the reason for its end, or empty if the backfill has read everything. `estimate` is the
+    expected number of chunks, for people.
     """
 
     request: RowsRequest
@@ -97,9 +99,8 @@ class Backfill(JsonObject):
 
 @dataclass(slots=True)
 class _Running:
-    """A running backfill, with the part of its progress that is in no manifest.
-
-    Chunks before the index `offered` were assigned; `asked` is True while planning is in progress.
+    """A running backfill, with the part of its progress that is in no manifest. In the queue, chunks before the index
+    `offered` are assigned. `asked` is True while a planning call runs.
     """
 
     backfill: Backfill
@@ -131,11 +132,9 @@ class Backfills:
         return f"Backfills({[each.backfill.request.backfill for each in self._going()]})"
 
     def restore(self, sealed: Sequence[Backfill], asked: Mapping[str, RowsRequest]) -> list[RowsRequest]:
-        """Go on with `sealed` and `asked` backfills.
-
-        Returns the new ones, for `begin`.
-
-        A finished backfill that is not requested any more is forgotten. A backfill that is refused by now is over.
+        """Go on with the backfills `sealed` in the state, and add the requested backfills in `asked`. Returns the new
+        backfills, for `begin`. A finished backfill that is not requested any more is forgotten. A backfill that the
+        present configuration refuses is over.
         """
         for each in sealed:
             command = each.request.backfill
@@ -151,9 +150,8 @@ class Backfills:
     ) -> Mapping[TableId, Followed]:
         """Begin the `new` backfills.
 
-        If a table is not followed in the log's `state`, its backfill is over immediately.
-
-        Returns the tables of the others.
+        If a table is not followed in the log's `state`, its backfill is over immediately. Returns the tables of the
+        remaining backfills.
         """
         for request in new:
             followed = state.followed.get(request.table)
@@ -282,7 +280,9 @@ class Backfills:
 def _planned_unless_locked(
     dialect: EnumeratorDialect, question: tuple[SchemaDocument, TableId, PlannerState, int]
 ) -> PlannedChunks | TableLockedError:
-    """Return the next chunks of a table, or the error if it is locked; the enumerator retries later. Blocks."""
+    """Return the next chunks of a table. If the table is locked, return the error, and the enumerator retries later.
+    Blocks.
+    """
     try:
         return dialect.plan(*question)
     except TableLockedError as locked:

@@ -1,6 +1,5 @@
-"""Keys of rows that a chunk of a backfill deletes unless the source still has the rows.
-
-In commands, states and messages, keys are a text that holds them exactly as Arrow does, for all types.
+"""The keys of a backfill's rows: a chunk deletes a row with such a key unless the source still has the row. In
+commands, states and messages, keys are a text that contains them in Arrow's format, so keys of all types are exact.
 """
 
 from __future__ import annotations
@@ -48,7 +47,9 @@ def keys_of_text(text: str) -> pa.Table:
 
 
 class DeletedKeys:
-    """The keys that a chunk deletes unless its rows have them (`raycdc.source.split.BackfillRows`)."""
+    """The keys of rows that a chunk deletes, unless the SELECT returns rows with these keys
+    (`raycdc.source.split.BackfillRows`).
+    """
 
     def __init__(self, split: SnapshotSplit, document: SchemaDocument) -> None:
         named = split.again is not None and split.again.keys

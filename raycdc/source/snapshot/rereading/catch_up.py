@@ -1,14 +1,16 @@
 """Lets paused tables continue from their position, by a second reader of the log: the catch-up stream.
 
 Theory of operation. The catch-up stream begins at the position of the paused tables, with the tables' schemas and the
-connector's notes at that position, and delivers only these tables. In the main log they are paused meanwhile. Its units
-go into the open epoch like those of the log: rows as they come, a statement with the epoch that begins with it. Its
-position is sealed with every epoch, in the states of its tables (`CatchingUp`), so a crash repeats and skips nothing.
+connector's notes at that position, and delivers only these tables. Meanwhile, the log reader drops their rows in the
+main log. Units of the catch-up stream go into the open epoch like units of the log, and an epoch begins with each
+statement. The position of the catch-up stream is sealed with every epoch, in the states of its tables (`CatchingUp`),
+so nothing is repeated or skipped after a crash.
 
-The log is at M, between two transactions. A unit that ends at M or before is passed on. The first unit with rows after
-M proves that everything before M was delivered: its rows up to M are passed on, the log delivers the rest, and the
-tables *join*: they are live, the epoch ends here, and both streams are opened again from the sealed state, as after a
-restart. Reopening is necessary because the log's reader reads ahead, and has skipped rows of these tables after M.
+Let M be the position of the log reader, between two transactions. A unit of the catch-up stream that ends at M or
+before is passed on. The first unit with rows after M proves that everything before M was delivered. Its rows up to M
+are passed on, and the tables *join* the log: they become live, the epoch ends, and both streams are opened again from
+the sealed state, as after a restart. The log then delivers all rows after M. The log must be opened again, because it
+was read ahead, and rows of these tables after M were skipped.
 
 | the catch-up stream | effect |
 |---|---|
@@ -22,20 +24,19 @@ name |
 | fails temporarily, between two transactions | it alone is opened again at its position, and the log goes on |
 | cannot go on | its tables are parked with the reason; the log goes on (`catch_up_stream.py`) |
 
-A stream is *settled* if its notes have nothing pending before its position (`ReaderDialect.is_complete`). Until then
-its ordinal may be smaller than that of its position, at which it would be opened again. The notes of the catch-up
-stream concern its tables, and are dropped with it.
+A stream is *settled* if its notes have nothing pending before its position (`ReaderDialect.is_complete`). Until it is
+settled, its reported ordinal may be smaller than the ordinal of the position at which it would be opened again. The
+notes of the catch-up stream concern only its tables, and are dropped when the stream ends.
 
-At most one unit waits; the stream is not polled until then. A join therefore decides about everything that was read,
-and what it leaves to the log is after M.
-
-Tables with the same position are read together, those with different positions one after the other. At most one of the
-two streams is inside a transaction, because a cut needs both to be between transactions.
+At most one unit of the catch-up stream waits, and while it waits, the stream is not polled. A join therefore covers
+everything that was read, and everything that it leaves to the log is after M. Tables with the same position are read
+together; tables with different positions are read one after the other. At most one of the two streams is inside a
+transaction, because a cut needs both to be between transactions.
 
 `RowNumbers` renumbers the rows (`_seq`) of the log and of the catch-up stream into one order within an epoch. Each
 reader of a log counts from 0. A log that is opened again goes on after the previous numbers, because earlier rows may
-still be held for a chunk. Rows of the catch-up stream are shifted to the log's numbers in each epoch, because the
-numbers of an epoch must be close to each other.
+still be held for a chunk. In each epoch, the numbers of the catch-up stream's rows are shifted to the range of the
+log's numbers, because all numbers of an epoch must be close to each other.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class RowNumbers:
     def __init__(self) -> None:
         #: The number after all rows of the log so far.
         self._next = 0
-        #: The offsets that are added to the numbers of the log's present reader and of the catch-up stream. The latter
-        #: is known at its first row of an epoch.
+        #: The offsets that are added to the row numbers of the log and of the catch-up stream. The second offset is
+        #: chosen at the stream's first row in an epoch.
         self._log = 0
         self._catch_up_number: int | None = None
         #: The number after the open epoch's rows of the catch-up stream.
@@ -149,7 +150,8 @@ def _numbered(rows: LogRows, shift: int) -> LogRows:
 class CatchUpFallback(Enum):
     """The fate of tables that cannot continue from their position."""
 
-    #: The tables can be resumed by command, unless an epoch has a part of a transaction after their position.
+    #: If the stream fails, the tables can be resumed by command, unless an epoch already has a part of a transaction
+    #: after their position.
     RESUME = (
         "Let it go on with: raycdc tables resume CONFIG {0}; or read it anew with: raycdc tables resnapshot CONFIG {0}"
     )
@@ -172,7 +174,7 @@ class CatchUp:
         *,
         is_complete: Callable[[LogNotes, int], bool],
     ) -> None:
-        """Begin with the tables of the state that are to be caught up.
+        """Begin with the tables of the state that are `CatchingUp`.
 
         For `is_complete` see `raycdc.source.snapshot.reader.incremental_reader.ReaderDialect`.
         """
@@ -268,9 +270,8 @@ class CatchUp:
         return log, StreamSplit(beside, schemas, is_catch_up=True)
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
-        """Pass one unit, if it is before the log's position.
-
-        Call it only when `ready`, with the log between transactions.
+        """Pass one unit on, if it is before the log's position. Call this method only if `ready` is True and the log is
+        between two transactions.
         """
         assert self._unit is None, f"{self} is given {unit}, and another one waits"
         if unit.end != NOWHERE:
@@ -278,10 +279,7 @@ class CatchUp:
             self._pass_or_join(unit, now_s=now_s)
 
     def meet(self, *, now_s: float) -> None:
-        """Join the tables if both streams are at the same position.
-
-        The log is between two transactions, and may have moved.
-        """
+        """Join the tables if both streams are at the same position. Called when the log is between two transactions."""
         cursor = self._cursor
         if self._unit is not None and not self.wants_cut and not self._epoch.is_full:
             self._pass_or_join(self._unit, now_s=now_s)
@@ -293,7 +291,8 @@ class CatchUp:
     def leave(self) -> None:
         """Remove tables that were parked or resnapshotted.
 
-        An open transaction of the remaining tables is passed on to its end, because nothing can be sealed inside it.
+        If a transaction of the remaining tables is open, it is passed on to its end, because no epoch can be sealed
+        inside a transaction.
         """
         staying = frozenset(table for table in self.tables if isinstance(self._table_states[table], CatchingUp))
         self._is_left = self._is_left or staying != self.tables
@@ -326,9 +325,8 @@ class CatchUp:
         self._stop()
 
     def read_again(self) -> None:
-        """Note that the catch-up stream alone is opened again at its position.
-
-        Only between transactions, with no unit waiting.
+        """Record that only the catch-up stream is opened again, at its position. Called only if it is between two
+        transactions and no unit waits.
         """
         assert not self.in_transaction, f"{self} is inside a transaction"
         assert not self._waits, f"{self} was looked at, and a unit waits"

@@ -224,7 +224,7 @@ def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
 def command_rules_of(config: Path) -> CommandRules:
     """Return the rules for judging commands, from the configuration file, of which only the needed keys must be valid.
 
-    If the command names a state's folder instead, there is no configuration, and the rules allow every command.
+    If `config` is a state's folder, there is no configuration, and the rules refuse nothing because of it.
     """
     selected, rows = partial(_check_selected, config), partial(_require_rows, config)
     by_key, once = partial(_why_not_by_key, config), partial(_why_read_once, config)

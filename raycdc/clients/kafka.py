@@ -1,13 +1,13 @@
-"""Creates librdkafka's clients for source and sink, and turns its refusals into errors for the user. No other module
-creates them.
+"""Creates librdkafka's clients for source and sink, and turns its refusals into errors for the user.
 
-Properties go to librdkafka as they are, so only librdkafka knows their names, values and files, and reports invalid
-ones when a client is created. `tests/unit/test_tidy.py` finds clients that are created elsewhere.
+No other module creates them. Properties are passed to librdkafka unchanged. Only librdkafka knows their valid names and
+values, and reports invalid ones when a client is created. `tests/unit/test_tidy.py` finds clients that are created
+elsewhere.
 
 The first request to a cluster fails after seconds if no broker can answer, or if a broker's certificate is refused.
 
-librdkafka itself retries until the timeout of a request, whether a broker is slow, a port is closed, a certificate is
-invalid, or the password is wrong. It reports the last two only when the client is polled.
+librdkafka itself would retry until the timeout of a request, for any reason: a slow broker, a closed port, an invalid
+certificate, or a wrong password. It reports the last two only when the client is polled.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from raycdc.errors import ConfigError
 T = TypeVar("T")
 Properties = Mapping[str, str | int | float]
 
-#: The pause between connections of a lasting client. librdkafka connects by itself, without notice, and with its own
-#: pause of 100 ms it tries a broker that accepts and closes nineteen times a second. It pauses for half of this time
-#: between any two new connections of a client, the first ones too: with 1,000 ms a client tries twice a second at most,
-#: and its first answer takes up to half a second longer (all measured, 2.16). A connection that ended after over ten
-#: seconds is opened again at once. Clients for one question or one transaction keep librdkafka's time: each commit
-#: would pay, and they end soon.
+#: The pause between connections of a lasting client. librdkafka connects by itself, without notice. With its own pause
+#: of 100 ms, it would connect nineteen times a second to a broker that accepts and closes connections. librdkafka waits
+#: for half of the pause between any two new connections of a client, including the first ones. With 1,000 ms a client
+#: therefore connects at most twice a second, and its first answer takes up to half a second longer (all measured with
+#: 2.16). A connection that ended after more than ten seconds is opened again immediately. Clients for one query or one
+#: transaction keep librdkafka's own pause: they end soon, and a longer pause would delay each commit.
 _RECONNECTS: Properties = {"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 10_000}
 
 
@@ -52,8 +52,8 @@ _HEARS_EVERY_S = 1.0
 class Admin(AdminClient):
     """A client for queries, which remembers librdkafka's errors about unreachable brokers.
 
-    librdkafka reports them only when the client is polled, which `hear` does. Without polls a long-lived client would
-    keep its first password.
+    librdkafka reports errors only when the client is polled, and `hear` polls it. Without polls, a long-lived client
+    would keep its first password.
     """
 
     def __init__(self, properties: Properties, *, section: str) -> None:
@@ -111,10 +111,10 @@ def consumer_client(
     lasting: bool = False,
     on_error: Callable[[KafkaError], None] | None = None,
 ) -> Consumer:
-    """Return a consumer whose log goes to librdkafka's logger. Raises errors like `admin_client`.
+    """Return a consumer whose log goes to librdkafka's logger.
 
-    A `lasting` one connects less often to unreachable brokers. `on_error` is called for problems of the whole cluster,
-    on the thread that fetches.
+    Raises the errors of `admin_client`. A `lasting` consumer connects less often to unreachable brokers. `on_error` is
+    called for problems of the whole cluster, on the thread that fetches.
     """
     heard = {} if on_error is None else {"error_cb": on_error}
     spaced = _spaced(properties) if lasting else dict(properties)
@@ -124,9 +124,10 @@ def consumer_client(
 def producer_client(
     properties: Properties, *, section: str, on_error: Callable[[KafkaError], None] | None = None
 ) -> Producer:
-    """Return a producer whose log goes to librdkafka's logger. Raises errors like `admin_client`.
+    """Return a producer whose log goes to librdkafka's logger.
 
-    `on_error` is called for problems of the whole cluster, on the thread that polls it.
+    Raises the errors of `admin_client`. `on_error` is called for problems of the whole cluster, on the thread that
+    polls the producer.
     """
     heard = {} if on_error is None else {"error_cb": on_error}
     return _made(lambda: Producer({**renewed(properties), **heard}, logger=None), section)
@@ -156,10 +157,11 @@ def refused_account(properties: Properties, error: KafkaError) -> KafkaError:
 
 
 def renew_account(client: Consumer | Producer | AdminClient, properties: Properties) -> bool:
-    """Set the present password for new connections of `client`, if it may change. Return True if it may.
+    """Set the present password for new connections of `client`.
 
-    librdkafka reconnects by itself. Not to be called within a callback of the client: confluent-kafka (2.16) forgets
-    which call it is in, and the next callback of the same call ends the process.
+    Return True if the password may change; otherwise do nothing and return False. librdkafka reconnects by itself. Must
+    not be called within a callback of the client: confluent-kafka (2.16) would lose its state, and the next callback of
+    the same call would end the process.
     """
     if not isinstance(properties.get("sasl.password"), Renewed):
         return False
@@ -183,8 +185,8 @@ def messages_in_the_open(bootstrap_servers: str, properties: Properties, *, sect
 def answer_of(asked: Future[T], timeout_s: float, admin: Admin | None = None) -> T:
     """Wait for the answer to a query of an admin client.
 
-    Raises `KafkaException` also if there is no answer in time: librdkafka's own timeout may come a moment later.
-    Meanwhile the `admin` of a lasting client processes refusals.
+    Raises `KafkaException` if there is no answer in time, even if librdkafka's own timeout would come a moment later.
+    During the wait, the `admin` of a lasting client processes refusals.
     """
     until_s = time.monotonic() + timeout_s
     while True:
@@ -245,9 +247,9 @@ _PORT = 9092
 def list_topics(admin: Admin, bootstrap_servers: str, *, timeout_s: float) -> Any:
     """Return the cluster's metadata, of all topics.
 
-    Raises `KafkaException` after `timeout_s`, or sooner if no port is open, or if the only answer is a refusal: of a
-    certificate (`_SSL`), or of the account (`_AUTHENTICATION`). If the account was accepted before, its password may
-    have changed: then the function waits, and the error is `retriable`.
+    Raises `KafkaException` after `timeout_s`. It is raised earlier if no port is open, or if the only answers are
+    refusals of a certificate (`_SSL`) or of the account (`_AUTHENTICATION`). If the account was accepted before, its
+    password may have changed. The function then waits for `timeout_s`, and the error is `retriable`.
     """
     for seconds in (_REFUSAL_S, FIRST_TRY_S - _REFUSAL_S):
         try:

@@ -1,9 +1,10 @@
 """Remembers accounts with which this process has logged in, because their later refusal may be temporary.
 
-A password is changed at two places, one after the other: at the server, and where the configuration takes it from. In
-between the server refuses the account. If the password is read again at each attempt (`raycdc.core.secrets.newest`), a
-refusal is retried like an unreachable server. An account that was never accepted is refused immediately. The processes
-of readers and tasks get their secrets from the driver, which has logged in before.
+A password is changed in two places, one after the other: at the server, and in the place from which the configuration
+reads it. Between the two changes the server refuses the account. Therefore, if the password is read again at each
+attempt (`raycdc.core.secrets.newest`), a refusal is retried like an unreachable server. An account that was never
+accepted is refused immediately. In processes of readers and tasks, an account counts as accepted, because the driver,
+which sent it, has logged in before.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Helpers for MongoDB's driver: pauses between connection attempts, certificate errors, changed passwords, redacted
 texts.
 
-Each client has a thread per server that polls the server twice a second while a request waits for it, and pools that
-connect on demand; a process has several clients. The driver reports both before it connects, on the connecting thread,
-so that the listeners here can delay a connection. (pymongo's manual, "monitoring"; the specification "Connection
-Monitoring and Pooling".)
+Each client has a monitoring thread for each server, which connects twice a second while a request waits for the server,
+and pools, which connect on demand. A process has several clients. The driver reports each connection attempt before it
+connects, on the connecting thread, so the listeners of this module can delay the attempt. (pymongo's manual,
+"monitoring"; the specification "Connection Monitoring and Pooling".)
 
-Servers whose certificates the driver refuses are distinguished from unreachable ones, and explained.
-
-An existing client can get another password: its streams and cursors go on, and it logs in again by itself.
+Servers whose certificates the driver refuses are distinguished from unreachable servers, and the fault is explained. An
+existing client can get a new password: its streams and cursors go on, and it logs in again by itself.
 
 The driver has no API for that, but its pools read the client's settings at each login. (pymongo 4, `PoolOptions`.)
 
@@ -87,16 +86,17 @@ class _Connections(monitoring.ConnectionPoolListener):
     def connection_checked_in(self, event: monitoring.ConnectionCheckedInEvent) -> None: ...
 
 
-#: Python's TLS error. The driver's text has it once for each server whose certificate was refused.
+#: The beginning of Python's TLS error. The driver's text contains it once for each server whose certificate was
+#: refused.
 _REFUSED = "CERTIFICATE_VERIFY_FAILED"
 
 
 def refused_certificates(client: MongoClient[Any], uri: str, cause: PyMongoError, *, key_path: str) -> str:
-    """Return which certificates are refused, with the reason and the remedy.
+    """Return a text about the refused certificates, with the reasons and the remedies.
 
-    Empty unless `cause` reports this for every server that the driver knows, because an unreachable server may come
-    back. `uri` is the connection string of the client, which is at `key_path` in the configuration. Asks each server
-    once more.
+    The text is empty unless `cause` reports a refused certificate for every server that the driver knows, because an
+    unreachable server may come back. `uri` is the connection string of the client, which is at `key_path` in the
+    configuration. Asks each server once more.
     """
     servers = client.topology_description.server_descriptions()
     text = str(cause).partition(", Timeout: ")[0]
@@ -124,9 +124,9 @@ _ACCOUNT = "_PoolOptions__credentials"
 
 
 def renew_account(client: MongoClient[Any], uri: str) -> None:
-    """Let new connections of `client` log in as the connection string `uri` says.
+    """Let new connections of `client` log in with the account of the connection string `uri`.
 
-    Does nothing without an account in it.
+    Does nothing if `uri` has no account.
     """
     with suppress(PyMongoError, ValueError, AttributeError):
         fresh: MongoClient[Any] = MongoClient(uri, connect=False)

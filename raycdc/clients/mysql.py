@@ -1,8 +1,8 @@
 """Opens SQL connections to a MySQL or MariaDB server, and turns their errors into errors with a remedy.
 
-Everything that speaks SQL to such a server gets its connection here, so that every session has the same time zone
-(UTC), character set and SQL mode: values and comparisons then mean the same in planning, snapshot and checks.
-A connection belongs to one thread.
+All code that sends SQL to such a server gets its connection from this module. So every session has the same time zone
+(UTC), character set and SQL mode, and values and comparisons have the same meaning in planning, snapshot and checks. A
+connection belongs to one thread.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from raycdc.core.secrets import newest
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model.redaction import without_literals
 
-#: Seconds the server waits for us to read or write before it drops the session: a reader that waits for the sink must
-#: not lose its result set.
+#: The seconds for which the server waits for this client to read or write before it ends the session. They are many,
+#: because a reader that waits for the sink must not lose its result set.
 NET_TIMEOUT_S = 6 * 3600
-#: The maximum size of an answer to one statement, in any number of packets: catalogs of the largest servers have a
-#: third of it. (Rows of tables and the log are received elsewhere.)
+#: The maximum size of an answer to one statement, over all its packets. Catalogs of the largest servers have a third of
+#: this size. (Rows of tables, and the log, are received by different code.)
 ANSWER_BYTES_MAX = 1 << 30
 #: The maximum length of a server's error text that is shown.
 _TEXT_MAX = 2000
@@ -41,7 +41,7 @@ _TEXT_MAX = 2000
 _NAMES_MAX = 200
 #: The session variable that is 1 if the session chose to wait for locks only briefly.
 WAITS_BRIEFLY = "@raycdc_waits_briefly"
-#: Errors that pymysql, and the code here that reads packets, raise for a packet that is not of the protocol.
+#: Errors that pymysql, and code of this module, raise for a packet that violates the protocol.
 _NONSENSE = (AssertionError, LookupError, OverflowError, TypeError, ValueError, struct.error)
 
 #: A row that a server returns about itself, by the names of its columns.
@@ -164,9 +164,9 @@ def _bound_answers(connection: Any, address: str) -> None:
 
 @contextmanager
 def sane_answers(address: str) -> Iterator[None]:
-    """Raise `SourceError` if a packet within the block is not of the protocol, or requests a file of this machine.
+    """Raise `SourceError` if a packet within the block violates the protocol, or requests a file of this machine.
 
-    Only for code that sends commands and reads answers: an error of other code would be taken for the server's.
+    The block must only send commands and read answers, because errors of other code would be reported as the server's.
     """
     try:
         yield
@@ -217,8 +217,9 @@ def query(
 def _require_complete(cursor: Any, arguments: Iterable[Any] | Mapping[str, str] | None) -> None:
     """Raise an error if MariaDB left a locked table out of its catalog's answer, which it reports only by a warning.
 
-    The error is raised only in a session that chose to wait for locks briefly, because it asks about few tables and
-    would take a missing one as dropped. With a short lock wait of the server itself, the warning may concern any table.
+    The error is raised only in a session that chose to wait for locks briefly: it queries a few tables, and would
+    consider a missing one as dropped. If the server itself has a short lock wait, the warning may concern any table,
+    and is ignored.
     """
     cursor.execute("SHOW WARNINGS")
     if all(code != ER.LOCK_WAIT_TIMEOUT for _, code, _ in cursor.fetchall()):
@@ -353,7 +354,7 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
 _KILLED = frozenset({1927, 3169})  # MariaDB: ER_CONNECTION_KILLED; MySQL: ER_SESSION_WAS_KILLED
 _LOST = _KILLED | {CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, CR.CR_CONN_HOST_ERROR, ER.SERVER_SHUTDOWN, 0}
 _TRY_AGAIN = frozenset({ER.TABLE_DEF_CHANGED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
-#: Errors about a missing table, database or index, or about a column with another character set.
+#: Errors about a missing table, database or index, or about a column with a different character set.
 _CHANGED = frozenset(
     {ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.KEY_DOES_NOT_EXITS, ER.TABLE_DEF_CHANGED}
     | {ER.CANT_AGGREGATE_2COLLATIONS, ER.CANT_AGGREGATE_3COLLATIONS, ER.CANT_AGGREGATE_NCOLLATIONS}
@@ -371,17 +372,17 @@ _DENIED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SessionSetting:
-    """A variable that each session sets, because servers may begin sessions with other values (SET GLOBAL)."""
+    """A variable that each session sets, because servers may begin sessions with different values (SET GLOBAL)."""
 
     name: str
     value: str
     why: str
-    #: The servers that have the variable. "some": those that report it when asked.
+    #: The servers that have the variable. "some" means the servers that list it when they are queried.
     of: Literal["both", "MariaDB", "MySQL", "some"] = "both"
 
 
-#: All settings. Those that end, cut off or refuse statements are among those of "both", "MariaDB" and "MySQL", so that
-#: they are set before the first query. A test compares the names with those of servers.
+#: All settings. Variables that can end, cut off or refuse statements are listed for "both", "MariaDB" or "MySQL", so
+#: that they are set before the first query. A test compares the names with those of servers.
 SESSION_SETTINGS = (
     SessionSetting("sql_big_selects", "1", "max_join_size would refuse statements that read many rows"),
     SessionSetting("max_statement_time", "0", "it would end statements", of="MariaDB"),
@@ -411,7 +412,7 @@ SESSION_SETTINGS = (
     SessionSetting("use_secondary_engine", "OFF", "another engine would answer", of="some"),
     SessionSetting("system_versioning_asof", "DEFAULT", "the answer would be rows of the past", of="some"),
 )
-#: The variable has another name on each server.
+#: The variable has different names on the two servers.
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
@@ -454,7 +455,8 @@ def _protection(settings: MySqlSettings) -> dict[str, Any]:
 def _ensure_encrypted(connection: Connection[Any], settings: MySqlSettings) -> None:
     """Raise `SourceError` if the connection is not encrypted although the mode requires TLS.
 
-    pymysql refuses such a server before it sends anything, from 1.2 on; older ones went on without encryption.
+    From version 1.2 on, pymysql refuses such a server before it sends anything; older versions went on without
+    encryption.
     """
     if settings.effective_tls_mode is not TlsMode.DISABLED and not isinstance(connection._sock, ssl.SSLSocket):
         raise SourceError(_tls_message(settings, ssl.SSLError("the server offers no TLS")))

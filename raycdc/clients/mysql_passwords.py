@@ -2,8 +2,8 @@
 
 The server chooses the authentication plugin, and so does an attacker that answers in its place. On an unencrypted
 connection, plugins that send the password itself are therefore refused, whatever the server requests. One plugin
-encrypts the password with an RSA key that the server sends; that is safe only if no other machine can answer instead of
-the server, which is the case on this machine. `plugins` is what pymysql asks for each way.
+encrypts the password with an RSA key that the server sends. This is safe only if no other machine can answer in place
+of the server, as on a connection within this machine. pymysql gets the plugins of this module from `plugins`.
 
 Sources: MySQL manual, "Caching SHA-2 Pluggable Authentication", "SHA-256 Pluggable Authentication", "Client-Side
 Cleartext Pluggable Authentication"; MariaDB manual, "Authentication Plugin - PAM".
@@ -35,7 +35,7 @@ class PasswordPlugin(Protocol):
 def plugins(*, is_loopback: bool, takes_server_key: bool) -> dict[str, type[PasswordPlugin]]:
     """Return the plugins that replace pymysql's own on a TCP connection without TLS, by their names.
 
-    With `takes_server_key`, the user permits encrypting the password with a key that the server sends.
+    If `takes_server_key` is True, the user permits the encryption of the password with a key that the server sends.
     """
     refused: dict[str, type[PasswordPlugin]] = dict.fromkeys(
         ("mysql_clear_password", "dialog", "mysql_old_password"), _Refused
@@ -80,9 +80,7 @@ class _ScrambledOnly:
 
     def authenticate(self, packet: Any) -> Any:
         connection = self._connection
-        if (
-            packet.is_auth_switch_request()
-        ):  # The first part is the plugin's name, which was read; the rest of the packet is the salt.
+        if packet.is_auth_switch_request():  # The name was read already; the rest is the salt.
             salt = packet.read_all().removesuffix(b"\0")
             connection.write_packet(scramble_caching_sha2(connection.password, salt))
             packet = connection._read_packet()

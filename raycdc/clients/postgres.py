@@ -63,7 +63,7 @@ def certificate_words(account: PostgresAccount, text: str, *, section: str) -> s
     """Return the problem of the server's certificate and its remedy, if `text` is libpq's refusal of a certificate;
     else empty.
 
-    Asks the server once more. `section` is that of the configuration.
+    Asks the server once more. `section` is the section of the configuration with the server's address.
     """
     mode = account.tls_mode.resolved(account.host)
     if ("SSL error" not in text and "certificate" not in text) or mode in (TlsMode.DISABLED, TlsMode.REQUIRED):

@@ -1,7 +1,8 @@
 """The questions of ``raycdc init`` about one type of source or sink, and the section that it writes.
 
-Every plug-in has an `InitQuestions`, made from the model of its section, or a subclass, which may also query the server
-(`raycdc.plugins.Plugin.init`). Answers are texts, given by options or typed in. Only `choices` connects to the server.
+Every plug-in has an `InitQuestions`, which is made from the model of its section. A plug-in may have a subclass
+instead, which may also query the server (`raycdc.plugins.Plugin.init`). Answers are texts, given by options or typed
+in. Only `choices` connects to the server.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Question:
 
     `name` is a key of the section, and the option ``--NAME`` or ``--answer NAME=VALUE``.
 
-    Without a `default` an answer is required. A question that is not `asked` is answered by an option or its default.
+    Without a `default` an answer is required. If `asked` is False, people are not asked; an option or the default gives
+    the answer.
     """
 
     name: str

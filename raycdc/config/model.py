@@ -87,7 +87,8 @@ class PipelineConfig:
     def early_epochs_per_hour(self) -> int:
         """Return the number of epochs per hour that may be sealed before ``epoch_interval`` has passed.
 
-        The number is 0 if the interval is configured, or if each commit to the target is expensive.
+        It is ``pipeline.epochs_per_hour`` if that is configured. Otherwise it is 0 if the interval is configured, or if
+        commits become more expensive with their number; else the default.
         """
         pipeline = self.pipeline
         if pipeline.epochs_per_hour is not None:

@@ -1,11 +1,11 @@
-"""``spark.read.format("raycdc")``: a table as it is now, exactly at one position of the source's log.
+"""``spark.read.format("raycdc")``: the present rows of a table, exactly as of one position of the source's log.
 
 Planning runs the source to its present end into a separate state folder, as a pipeline would: chunks in parallel, and
-the log after them. Tasks then read the segments: rows of chunks whose key the log did not touch later, and the last row
-of each key that it did. Spark plans once for a DataFrame or a view, at first use: later ones have the same rows.
-
-The folder stays until the Spark process that planned has ended, because tasks may run again. Folders of ended processes
-are removed by the next read, and by the process of `register` when it ends.
+the log after them. Tasks then read the segments. The result is the rows of chunks whose keys have no later change in
+the log, and the last row of each key that has one. Spark plans once for a DataFrame or a view, at its first use, so
+later uses have the same rows. The folder is kept until the Spark process that planned the read has ended, because tasks
+may run again. The next read removes folders of ended processes, and so does the process that called `register` when it
+ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from raycdc.sinks.task_inputs import Input, by_partition, task_inputs
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 
-#: The maximum number of waiting epochs: all of them wait.
+#: The maximum number of waiting epochs. It is unlimited, because all epochs wait until the end of the read.
 UNBOUNDED = 1 << 30
 
 _PREFIX = "raycdc-read-"
@@ -45,7 +45,7 @@ class TableReadPartition(InputPartition):
     """The input of one task: a ``changelog``, the ``rows`` of chunks without the keys of `log`, or the ``last`` rows of
     keys.
 
-    A changelog has a watermark for each input, the others one for all.
+    A changelog has a watermark for each input; the other two kinds have one for all inputs.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RaycdcReader(DataSourceReader):
         return [*rows, *(TableReadPartition("last", task, now) for task in by_partition(log))]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """Yield the partition's rows as Arrow batches; nothing without a partition."""
+        """Yield the partition's rows as Arrow batches; nothing if there is no partition."""
         assert partition is None or isinstance(partition, TableReadPartition)
         return self._batches(partition) if partition is not None else iter(())
 
@@ -128,7 +128,7 @@ class RaycdcReader(DataSourceReader):
                     yield as_rows(batch, names, watermark_ms=partition.watermarks[0])
 
     def _untouched(self, chunks: list[Input], log: list[Input], names: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of chunks whose key is not in the log. A row of the log is always newer."""
+        """Yield the rows of chunks whose keys are not in the log. For all other keys, the log has a newer row."""
         key = list(self._table.primary_key)
         inputs = [self._checked(batch).select(key) for batch in _read(log, [*key, "_op"])]
         keys = pa.Table.from_batches(inputs) if inputs else None
@@ -169,7 +169,7 @@ class RaycdcReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class Owner(JsonObject):
-    """The Spark process that owns a folder, and its start time, because process ids are used again."""
+    """The Spark process that owns a folder. Its start time distinguishes it from later processes with the same id."""
 
     pid: int
     started: str

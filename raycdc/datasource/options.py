@@ -1,24 +1,24 @@
-"""The options of the data source, and the pipeline that they make.
+"""The options of the data source, and the pipeline that is made from them.
 
 | option | meaning |
 |---|---|
-| `config` | a configuration as ``raycdc run`` takes it; only its source and the pipeline's cadence count here |
-| `table` | the one table to read, ``DATABASE.TABLE`` as the source has it (no routes) |
-| `state` | folder of a stream's state; default: the pipeline's with ``.spark/DATABASE.TABLE`` after it |
-| `until` | ``caught-up``: a stream ends its reading at the source's present end, for ``availableNow`` |
+| `config` | a configuration as for ``raycdc run``; only its source and the intervals of its pipeline are used |
+| `table` | the one table to read, ``DATABASE.TABLE`` by its name in the source (routes are not applied) |
+| `state` | the folder of a stream's state; default: the path of the pipeline's state, followed by \
+``.spark/DATABASE.TABLE`` |
+| `until` | ``caught-up``: a stream ends at the present end of the source, for ``availableNow`` |
 | `truncate` | ``fail`` (default), or ``row``: a truncation is a row with `_op` ``T`` and no `_sign` |
-| `changelog` | ``true``: a bounded read gives every change instead of the rows as they are |
-| `metadata` | ``false``: a bounded read has the table's columns alone |
+| `changelog` | ``true``: a bounded read returns every change instead of the present rows |
+| `metadata` | ``false``: a bounded read has only the table's columns |
 | `filter` | the source's ``snapshot.filter`` of the table, instead of the configuration's |
 | `fields` | with MongoDB: ``snapshot.fields`` of the collection, with commas between them |
 | `limit` | with MongoDB: ``snapshot.limit`` of the collection |
 
 Rows of bounded reads are stored in the system's folder for temporary files (``TMPDIR``).
 
-The conditions of a query over the DataFrame are not handed to the source: Spark 4.1 keeps what a filter left of a
-Python data source and gives it to other queries over the same DataFrame, which are without that filter.
-
-Made again in each of Spark's processes, from the options alone.
+The conditions of a query over the DataFrame are not passed to the source: Spark 4.1 would keep the filtered result of a
+Python data source, and use it for later queries over the same DataFrame that do not have this filter. Each of Spark's
+processes makes the pipeline again, from the options alone.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ _VALUES = {
     "metadata": ("true", "false"),
 }
 
-#: Sections about the stages after the source, which the user's own job replaces here.
+#: Sections about the stages after the source. They are left out, because the user's own job takes the place of these
+#: stages.
 _BEHIND_THE_SOURCE = ("sink", "route", "transform", "lookup", "ray", "spark")
 
-#: Options of a source that list what it captures.
+#: Options of a source that list the tables that it captures.
 _LISTS = ("tables", "collections")
 #: Options of a source whose keys are tables, and those of its section about the snapshot.
 _BY_TABLE = ("columns",)

@@ -1,20 +1,21 @@
-"""Rows as Spark sees them: a table's columns, the changelog's, and two that follow from those. Pure Arrow.
+"""Rows in the form that Spark gets: a table's columns, the columns of a changelog, and two derived columns. Pure Arrow.
 
 | column | type | is |
 |---|---|---|
 | `_op`, `_seq`, `_ts_ms`, `_db`, `_table`, `_pos` | | as in a changelog target |
 | `_sign` | int | 1 for ``+I`` and ``+U``, -1 for ``-U`` and ``-D``: ``sum(weight * _sign)`` is the sum over the table |
-| `_watermark_ms` | bigint | event time, Unix milliseconds, that no later epoch's rows of the log are older than |
+| `_watermark_ms` | bigint | an event time in Unix milliseconds; log rows of later epochs are not older |
 
 Streams and bounded reads have the same columns, so a query works with both. In a bounded read, present rows have the
 `_op` ``+I`` and the `_sign` 1.
 
-Called on the driver (schemas) and inside Spark's tasks (rows), never with a row in Python.
+Called on the driver for schemas, and inside Spark's tasks for rows, which never become Python objects.
 
-Spark needs the schema of a table before a row is read. It comes from the source, and from a stream's state. The source
-is run until the first epoch with the table is sealed, which is dropped, because every source supports that.
+Spark needs the schema of a table before a row is read. It comes from the source, and from a stream's state. To get it
+from a source, the source side runs until the first epoch with the table is sealed; this epoch is then dropped. Every
+source supports this.
 
-``<state>/datasource.json`` holds the schema of the rows that are committed, because manifests are pruned.
+``<state>/datasource.json`` has the schema of committed rows, because their manifests are deleted.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ def widened(table: TableId, known: TableSchema | None, schema: TableSchema) -> T
 
 
 def seen_as(segment: Segment, own: TableSchema, target: TableSchema) -> Segment:
-    """Return the segment with the columns of `target`, which include all of its own; the others are null."""
+    """Return the segment with the columns of `target`, which include all columns of the segment.
+
+    Columns that the segment lacks are null.
+    """
     return segment if own.arrow().equals(target.arrow()) else replace(segment, view=RowView(own, target))
 
 
@@ -120,12 +124,14 @@ def changelog_batches(
 
 _NAME = "datasource.json"
 
-#: Seconds until a source must have named a table: a topic may have no message of it.
+#: Seconds within which the source must deliver a change of the table. A topic may have no message of it.
 FIRST_EPOCH_S = 120.0
 
 
 def known_schema(store: CheckpointStore, table: TableId) -> TableSchema | None:
-    """Return the columns that hold all remaining and the last rows; None if the state does not know them."""
+    """Return columns that hold the last committed rows and all rows that remain; None if the state does not know
+    them.
+    """
     known: TableSchema | None = None
     if (document := store.documents.read(_NAME)) is not None:
         known = TableSchema.from_json(document["schema"]) if document["table"] == str(table) else None

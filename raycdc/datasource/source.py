@@ -1,6 +1,7 @@
-"""The data source as Spark sees it: its name, its columns, and its two readers; and its registration in a session.
+"""The data source in the form that Spark requires: its name, its columns and its two readers.
 
-Spark creates it again in its own processes, so it has nothing but its options.
+It is registered here, too. Spark creates the data source again in its own processes, so the object has only its
+options.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from raycdc.state.store import CheckpointStore
 class RaycdcDataSource(DataSource):
     """The data source ``format("raycdc")``; the options are those of `raycdc.datasource.options`."""
 
-    #: The result of `schema`, after which Spark pickles the source; None if the user gives the columns.
+    #: The result of `schema`, which is pickled with the object; None if the user gives the columns.
     _found: TableSchema | None = None
 
     @classmethod
@@ -36,7 +37,8 @@ class RaycdcDataSource(DataSource):
         return "raycdc"
 
     def schema(self) -> str:
-        """Return the columns as Spark SQL: those of the table now, and of rows that a stream still has to deliver.
+        """Return the columns as Spark SQL: the present columns of the table, and the columns of rows that a stream has
+        not delivered yet.
 
         Runs the source for some seconds. Not called if the user gives the columns.
         """

@@ -2,13 +2,13 @@
 
 Spark keeps one process for the reader of a query, on the driver; the source side runs in threads of this process and
 seals epochs into the stream's own state folder. An *offset* is the number of a sealed epoch, so that a batch is the
-rows of the epochs in (start, end]. Their segments stay until Spark says that the batch is committed: a batch that is
-run again after a crash has exactly the same rows. `commit` comes only while the next batch is made, so more epochs may
-be sealed than one batch takes, or nothing would ever come next.
+rows of the epochs in (start, end]. Their segments are kept until Spark reports that the batch is committed, so a batch
+that runs again after a crash has exactly the same rows. Spark calls `commit` only while it makes the next batch.
+Therefore more epochs may be sealed than one batch takes; otherwise there would be no next batch.
 
-*What if the process dies here?* Spark's checkpoint says which batch is next, and the state has the epochs that Spark
-has not committed; whatever was read beyond the last manifest is read again. Neither may be older than the other knows:
-that is refused by name.
+*What if the process dies here?* Spark's checkpoint records the next batch, and the state has the epochs that Spark has
+not committed. Rows read after the last manifest are read again. If the checkpoint or the state was restored from an
+older copy, so that they do not fit each other, the query is refused.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from raycdc.state.location import state_of
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 
-#: The number of epochs in one batch, and of sealed epochs that are not committed: at least twice as many, as the
-#: module's docstring explains.
+#: The maximum number of epochs in one batch, and of sealed epochs that are not committed. The latter is at least twice
+#: as large, for the reason in the module's docstring.
 BATCH_EPOCHS_MAX = 4
 IN_FLIGHT_MAX = 3 * BATCH_EPOCHS_MAX
-#: With ``until`` Spark asks only once for the last offset, so all epochs wait in the spool.
+#: With the option ``until``, Spark requests the last offset only once, so all epochs wait in the spool.
 UNBOUNDED = 1 << 30
 
 #: Seconds that `latestOffset` waits for a new epoch; otherwise Spark would call it a hundred times a second.
 CHANGES_S = 0.2
 
-#: Seconds for which the state may be in use, because the process of the previous query is about to end.
+#: Seconds for which the state may still be in use by the process of the previous query, which is about to end.
 LEASE_TIMEOUT_S = 30.0
 _LEASE_POLL_S = 0.1
 
@@ -92,7 +92,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         self._stack: ExitStack | None = None
         self._ledger: Ledger | None = None
         self._target = expected
-        #: A query that names its columns gets these; a query of all columns must not lose one silently.
+        #: A query that names its columns gets only these. A query of all columns must not lose a column silently.
         self._takes_all = expected is not None
         self._latest = 0
 
@@ -117,7 +117,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         """Return the newest sealed epoch that the next batch may take. Waits a moment for one."""
         ledger = self._open()
         if not self._latest:
-            # The epoch that Spark knew before a restart is among the sealed ones, and offsets must not go back after
+            # The epoch that Spark knew before a restart is one of the sealed epochs. An offset must not be smaller than
             # it.
             self._latest = max((ledger.acknowledged, *ledger.store.sealed_epochs()))
         if self._options.until:
@@ -194,7 +194,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
     def _offset(self, store: CheckpointStore, epoch: int) -> StreamOffset:
         """Return the offset of an epoch.
 
-        Always the same text while Spark may compare it, because the text identifies it.
+        The text of an offset identifies it, so the same epoch always has the same text.
         """
         sealed = epoch in store.sealed_epochs(epoch - 1)
         watermark_ms = store.manifest(epoch).watermark_ms if sealed else None

@@ -1,4 +1,4 @@
-"""Repeats a step in a thread during a test or a demo; an error of the step is raised at its end."""
+"""Repeats a step in a thread during a test or a demo. An error of the step is raised when the test or the demo ends."""
 
 from __future__ import annotations
 

@@ -1,15 +1,13 @@
 """A folder for files that are downloaded or prepared once: server binaries, initialised data folders, jars.
 
-Called by the server classes and by ``make setup``. *Invariant*: an entry either exists complete or not at all. It is
-built under another name, with a lock, and then renamed. So several processes may request it at the same time, and a
-killed build leaves no entry.
+Called by the server classes and by ``make setup``. *Invariant*: an entry exists completely or not at all. A process
+builds it under a temporary name, while it has the entry's lock, and then renames it. So several processes may request
+an entry at the same time, and a killed build leaves no entry.
 
-Jars by coordinates with classifiers (for example a project's tests) are fetched by the Ivy inside Spark, because
-Spark's own interface takes no classifiers.
-
-A coordinate is ``group:name:version`` or ``group:name:version:classifier``; with ``+`` at its end the jars that it
-depends on come, too. Each jar must have its hash of `raycdc.spark.artifacts`; ``python -m raycdc.sandbox.cache
-COORDINATES…`` prints the lines for that file.
+Jars are fetched by the Ivy inside Spark, because Spark's own interface takes no classifiers (for example ``tests``). A
+coordinate is ``group:name:version`` or ``group:name:version:classifier``. With a ``+`` at its end, the jars on which it
+depends are fetched, too. Each jar must have the hash that `raycdc.spark.artifacts` lists; ``python -m
+raycdc.sandbox.cache COORDINATES…`` prints the lines for that file.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ _LOG_LINES = 25
 def fetch_exactly(into: Path, coordinates: Sequence[str]) -> list[Path]:
     """Put these jars into the folder `into`. Downloads; blocks up to minutes.
 
-    Raises `ArtifactError` if one cannot be downloaded, or has another hash than expected.
+    Raises `ArtifactError` if a jar cannot be downloaded, or does not have the expected hash.
     """
     jars = _retrieved(into, coordinates)
     verify(jars)

@@ -1,13 +1,12 @@
-"""Compares a sink with its source: by counts and checksums over all columns, computed from Arrow on both sides.
+"""Compares a sink with its source, by counts and checksums over all columns, which are computed from Arrow tables of
+both.
 
 Called by ``raycdc demo`` and by the kill and end-to-end tests. The source is read with plain SQL through pymysql, never
-through raycdc's own connector, so that a fault of the connector cannot hide itself.
+through raycdc's own connector, so that a fault of the connector cannot hide itself. Differing rows can be listed.
 
-Checksums of Arrow tables do not depend on the order of rows, and differing rows can be listed.
-
-*Contract*: two tables have equal `ServerChecksum`s if they have the same rows the same number of times, in any order;
-every column takes part, each value in an exact text (floats by their shortest round-trip form, instants as
-microseconds). Row hashes of 128 bits are added, because an exclusive-or would ignore a row that occurs twice.
+*Contract*: two tables have equal `ServerChecksum`s if they have the same rows the same number of times, in any order.
+Every column is included, and each value as an exact text (floats in their shortest round-trip form, instants as
+microseconds). The row hashes, of 128 bits, are added, because an exclusive-or would ignore a row that occurs twice.
 
 A changelog is checked, too: each change must occur once, and each before-image must equal the last after-image of its
 key. The kill tests do this with the rows of a changelog sink, which must have the metadata columns of
@@ -247,9 +246,10 @@ def check_changelog(
 ) -> list[str]:
     """Return the errors of a table's changelog, at most ten; empty if there are none.
 
-    Per key and in the order of `_seq`: an insert (or the after-half of an update) only where there is no row, a delete
-    (or the before-half) only where there is one and with exactly its values. Per log row: (`_pos`, `_op`) once.
-    `added_columns` names columns that an ALTER TABLE added meanwhile, with the value that older rows got there.
+    The changes of each key are examined in the order of `_seq`. An insert, or the after-half of an update, must find no
+    row with the key. A delete, or the before-half of an update, must find a row with exactly the same values. Each pair
+    (`_pos`, `_op`) of a log row must occur once. `added_columns` has the columns that an ALTER TABLE added meanwhile,
+    with the value that older rows got in them.
     """
     defaults = added_columns or {}
     ordered = sorted(rows, key=lambda row: int(row["_seq"]))

@@ -1,15 +1,17 @@
-"""Generated tables with different kinds of keys, for comparing strategies that cut a snapshot. The server fills them
-itself.
+"""Generated tables with different kinds of keys, for comparing strategies that cut a snapshot.
+
+The server fills them itself.
 
 | name | its key |
 |---|---|
 | ``uniform`` | dense integers |
 | ``sparse`` | clusters of integers with huge gaps |
-| ``skewed`` | integers, denser and denser |
+| ``skewed`` | integers whose density increases |
 | ``string`` | hexadecimal text, as UUIDs are |
-| ``composite`` | few tenants first, and an index of its own for the second column |
-| ``tenant`` | one tenant has most rows, and there is no other index |
-| ``collection`` | of MongoDB: three kinds of `_id`, and a tenth of the documents ten times as large as the others |
+| ``composite`` | two columns: the first has few values (tenants), the second has an index of its own |
+| ``tenant`` | as ``composite``, but one tenant has most rows, and the second column has no index of its own |
+| ``collection`` | a collection of MongoDB: three kinds of `_id`; a tenth of the documents is ten times as large as \
+the rest |
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ NAMES = (*KEYS, COLLECTION)
 #: The emulated MongoDB scans a whole collection for each chunk, so more documents would take minutes.
 DOCUMENTS_MAX = 20_000
 DATABASE = "bench"
-#: The bytes of a large and of a small document, with which a chunk of a MiB has some hundreds of them.
+#: The bytes of a large and of a small document. With these sizes, a chunk of a MiB has some hundreds of documents.
 _DOCUMENT_CHARACTERS = (4000, 400)
 
 
@@ -76,8 +78,8 @@ def generated_tables(
 def generated_collection(documents: int, *, on_progress: Callable[[str], None]) -> Iterator[str]:
     """Run a private MongoDB with the collection; yield its URI.
 
-    It is no sharded cluster: for ``sharded``, the bounds of a cluster's chunks are written to the collections in which
-    a cluster keeps them.
+    The server is no sharded cluster. For the strategy ``sharded``, bounds of chunks are written to the collections in
+    which a cluster keeps them.
     """
     on_progress("starting a private MongoDB")
     with MongoDbServer() as server:

@@ -3,11 +3,9 @@
 Used by ``raycdc demo`` and by tests that need realistic data. The content depends only on the row numbers, so two shops
 of the same size are equal.
 
-A workload with a seed changes the shop while snapshot and log are read.
-
-Used by ``raycdc demo`` and the kill tests. It has one connection, and makes one transaction per `step`; the same seed
-on the same shop makes the same statements. *Contract*: a given fraction of the row operations is in the key range
-`hot`, so that a test can change the chunk that is being read.
+`ShopWorkload` changes the shop while snapshot and log are read. It has one connection, and makes one transaction per
+`step`. The same seed on the same shop makes the same statements. *Contract*: a given fraction of the row operations is
+in the key range `hot`, so that a test can change the chunk that is being read.
 """
 
 from __future__ import annotations
@@ -128,7 +126,8 @@ def _numbers(count: int) -> str:
     return f"(SELECT 1 + {value} AS n FROM {sources}) numbers WHERE n <= {count} ORDER BY n"
 
 
-#: Updates of keys give negative keys, in a block per seed: AUTO_INCREMENT of MariaDB would continue after larger keys.
+#: Updates of keys give negative keys, in a block per seed. After larger positive keys, MariaDB's AUTO_INCREMENT would
+#: continue from there.
 _MOVED_KEYS = 1_000_000
 _BURST_ROWS_MAX = 20
 
@@ -218,7 +217,7 @@ class ShopWorkload:
         self.counts["alter"] += 1
 
     def close(self) -> None:
-        """Close the connection; a later `step` opens another one."""
+        """Close the connection. A later `step` opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -1,23 +1,22 @@
 """The HTTP API of a running pipeline, under ``/v1``.
 
-Every request needs the token, or a session of the web UI (`raycdc.server.ui`), which allows the same except making
-links. No answer contains a secret or a value of a row.
+Every request needs the token, or a session of the web UI (`raycdc.server.ui`). A session allows everything that the
+token allows, except to make links. No answer contains a secret or a value of a row.
 
 | request | answer |
 |---|---|
-| ``GET /v1/status`` | `raycdc.observe.status.model.Status`; ``?table=DB.TABLE`` and ``?phase=…`` choose its tables, |
+| ``GET /v1/status`` | `raycdc.observe.status.model.Status`; ``?table=DB.TABLE`` and ``?phase=…`` select its tables; |
 | … | ``?limit=…&after=DB.TABLE`` page through them (``limit=0``: none); the cost grows with the chosen tables |
-| ``GET /v1/tables`` | only the tables of the status, chosen in the same way |
+| ``GET /v1/tables`` | only the tables of the status, selected in the same way |
 | ``POST /v1/commands`` | stores a command about a table (`raycdc.driver.command_queue`), and answers with its id |
 | ``GET /v1/commands``, ``GET /v1/commands/ID`` | the states of the last commands, or of one |
 | ``GET /v1/events`` | the events of `raycdc.observe.events`, as server-sent events |
 | ``GET /v1/openapi.json`` | the description of this API for programs |
 
-A foreign page cannot use the API through a user's browser. A request needs the token in its ``Authorization``, which
-no page can add to requests to another site. Its ``Host`` must be one of the API's names, which excludes names that were
-rebound to this address (DNS rebinding). Its ``Origin``, if present, must be the API itself.
-
-Each follower of events has its own limited queue (`EventHub`), and none delays the run.
+A page of another site cannot use the API through a user's browser. A request needs the token in its header
+``Authorization``, which such a page cannot add. Its ``Host`` must be one of the API's names, which excludes names that
+were rebound to this address (DNS rebinding). Its ``Origin``, if present, must be that of the API itself. Each follower
+of events has its own limited queue (`EventHub`), so no follower delays the run.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ from raycdc.source.tables.table_commands import TableAction, TableCommand
 
 #: The maximum number of concurrent followers.
 FOLLOWERS_MAX = 16
-#: The maximum number of waiting events of a follower; a slower follower is disconnected, and may connect again.
+#: The maximum number of waiting events of a follower. A follower with more is disconnected, and may connect again.
 BACKLOG_MAX = 1000
-#: Seconds between two comments that test the connection; the authorization is checked as often.
+#: Seconds between two comments that test the connection of a stream. The authorization is checked at the same interval.
 KEEPALIVE_S = 5.0
 
 
@@ -127,7 +126,7 @@ class EventHub:
 
 #: The methods of requests that change nothing.
 READING = ("GET", "HEAD")
-#: A command consists of a few names, so its body is small.
+#: The maximum size of a command's body. A command consists of a few names, so its body is small.
 BODY_MAX = 64 << 10
 
 
@@ -177,7 +176,8 @@ class _Guard:
         if scope["type"] != "http":
             return
         token, request = self._guarding.token, Request(scope)
-        # This check comes first, because reading the token may run a command, which a foreign page must not cause.
+        # This check comes before the check of the token, because reading the token may run a command, which a foreign
+        # page must not be able to cause.
         refused = self._foreign(request)
         if refused is None:
             try:

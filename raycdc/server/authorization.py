@@ -4,17 +4,15 @@ A stream outlives the request that opened it, so its authorization is checked re
 half a minute (a command). Streams do not wait for that: one reading at a time runs in the background, and each stream
 uses the last result.
 
-`ApiToken` is the present token: one from a `file`, `command` or `plugin` is changed without a restart.
+`ApiToken` is the present token. A token from a `file`, `command` or `plugin` can be changed without a restart.
 
 `BrowserSessions` decides which browsers may see the page: those that logged in by a link, which works once, or by the
 token. A link has its code after ``#``, which browsers do not send to servers, so no log of a server or proxy contains
-it. The page sends the code in the body of a request, and gets a cookie that scripts cannot read (``HttpOnly``) and that
-requests of other sites do not carry (``SameSite=Strict``), and a key that the page keeps in the storage of its origin
-and sends in a header.
-
-Every request needs both: cookies are the same for all ports of a host, so another server of this machine may receive
-the cookie, but it cannot read the storage. A foreign page cannot add the header, which prevents actions through a
-browser (CSRF).
+it. The page sends the code in the body of a request. It gets a cookie and a key. Scripts cannot read the cookie
+(``HttpOnly``), and requests from other sites do not have it (``SameSite=Strict``). The page keeps the key in the
+storage of its origin, and sends it in a header. Every request needs both cookie and key. Browsers send a cookie to all
+ports of a host, so a different server on this machine may receive the cookie, but it cannot read the storage with the
+key. A foreign page cannot add the header, which prevents actions through a user's browser (CSRF).
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ class ApiToken:
 CODE_GOOD_FOR_S = 600.0
 #: A browser without a request or an open page for this long must log in again.
 SESSION_GOOD_FOR_S = 12 * 3600.0
-#: The number of remembered codes and sessions: the newest ones.
+#: The number of remembered codes, and of sessions. The newest are remembered.
 CODES_MAX = SESSIONS_MAX = 64
 #: The header that the page sends in addition to its cookie.
 KEY_HEADER = "X-Raycdc-Key"
@@ -85,9 +83,10 @@ KEY_HEADER = "X-Raycdc-Key"
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """A logged-in browser. `secret` is its cookie, for TLS only if it is `secure`; `key` is the key of the page.
+    """A logged-in browser.
 
-    `reads_only` browsers may not act.
+    `secret` is its cookie; if `secure` is True, the browser sends it over TLS only. `key` is the key of the page. If
+    `reads_only` is True, the browser may not give commands.
     """
 
     secret: str
@@ -104,7 +103,10 @@ class _Code:
 
 
 class BrowserSessions:
-    """The sessions of one run, in its memory: they end with it. Thread-safe. With `reads_only` no session may act."""
+    """The sessions of one run, kept in memory, so they end with the run.
+
+    Thread-safe. If `reads_only` is True, no session may give commands.
+    """
 
     def __init__(self, token: str, *, reads_only: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._token = token
@@ -134,7 +136,7 @@ class BrowserSessions:
         return code.text
 
     def authorize(self, given: str, *, secure: bool = False) -> BrowserSession | None:
-        """Return a new session for a code, which is then used up, or for the token; None for anything else."""
+        """Return a new session for the token, or for a code, which is then invalid; None for any other text."""
         reads_only = self._reads_only
         if not _same(given, self._token):
             code = self._used(given)
@@ -186,12 +188,12 @@ class BrowserSessions:
 
 
 def _same(given: str, known: str) -> bool:
-    """Return True if both are equal. The time does not depend on where they differ."""
+    """Return True if both are equal. The time of the comparison does not depend on the position of a difference."""
     # JSON allows lone surrogates, which UTF-8 cannot encode and no code contains.
     return hmac.compare_digest(given.encode(errors="surrogatepass"), known.encode())
 
 
-#: While a stream is open, the token is read again this many seconds after the last reading.
+#: While a stream is open, the token is read again when this many seconds have passed since the last reading.
 READ_EVERY_S = 5.0
 #: The key of a request's scope that holds its `Authorization`.
 AUTHORIZATION = "raycdc.authorization"
@@ -213,7 +215,8 @@ class TokenWatch:
         return f"TokenWatch({self._token!r})"
 
     def is_authorized(self, known: str, session: BrowserSession | None) -> bool:
-        """Return True if the session, or the token `known` without one, is still valid as far as is known.
+        """Return True if the session is still valid; without a session, if the token `known` was valid when it was last
+        read.
 
         Does not block.
         """
@@ -237,7 +240,7 @@ class TokenWatch:
 class Authorization:
     """A callable that returns True if a request is still authorized.
 
-    The check is by `session`, which it prolongs, or by the token `known` if there is no session.
+    It checks and prolongs `session`. If there is no session, it checks the token `known`.
     """
 
     watch: TokenWatch

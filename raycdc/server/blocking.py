@@ -1,7 +1,6 @@
 """Helpers for requests: calls that may block, each in its own thread, and common parts of requests and answers.
 
-A run's process ends when the run has ended, even if a request still waits: these threads are daemons, unlike those of
-Starlette's own pool.
+The threads are daemons, unlike those of Starlette's own pool. So a run's process can end even if a request still waits.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ def is_name(text: str) -> bool:
 
 
 def number_of(text: str) -> int | None:
-    """Return the number in a query parameter, of which only nine digits are read; None for anything else."""
+    """Return the number in a query parameter, of which at most nine digits are used; None for any other text."""
     return int(text[:9]) if text[:9].isdecimal() else None
 
 
 def has_token(request: Request, token: str) -> bool:
     """Return True if the request's ``Authorization`` is the bearer `token`.
 
-    The time does not depend on where a wrong token differs.
+    The time of the comparison does not depend on the position of a difference.
     """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     known = hmac.compare_digest(given.strip().encode(), token.encode())
@@ -80,7 +79,7 @@ def wants_token(refused: Response) -> Response:
 
 #: The limit of concurrent calls of a server.
 CALLS_MAX = 40
-#: The semaphore of each event loop: calls that hang in one server do not use up those of another one.
+#: The semaphore of each event loop. Hanging calls in one server therefore do not reduce the calls of another server.
 _FREE: WeakKeyDictionary[asyncio.AbstractEventLoop, threading.BoundedSemaphore] = WeakKeyDictionary()
 
 Answer = TypeVar("Answer")

@@ -27,9 +27,9 @@ LINKS = "/v1/links"
 
 @dataclass(frozen=True, slots=True)
 class NoRun:
-    """The reason `why` no run can be asked.
+    """The result if no run can be reached, with the reason `why`.
 
-    The pipeline is not running, or (`runs`) its control API is not open yet.
+    If `runs` is True, the pipeline is running, but its control API is not open yet.
     """
 
     why: str
@@ -45,8 +45,8 @@ def find(
 ) -> ControlClient | NoRun:
     """Return the client of the driver that has the state, or the reason why there is none.
 
-    `token` is ``control.token``, if set. A run opens its API some seconds after its start: this function waits for
-    that, and calls `wait` with the reason. Raises `StateError` with a remedy if the API cannot be used from here.
+    `token` is ``control.token``, if set. A run opens its API some seconds after its start. This function waits for
+    that, and calls `wait` with the reason. Raises `StateError` with a remedy if this process cannot use the API.
     """
     deadline = time.monotonic() + timeout_s
     reported = False

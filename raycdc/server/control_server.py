@@ -39,11 +39,11 @@ RETRY_S = 1.0
 
 
 class HttpThread:
-    """A thread that serves HTTP from `open` on; `close` may come at any time.
+    """A thread that serves HTTP after `open`; `close` may be called at any time.
 
-    `prepare` is called in the thread, `after_s` seconds later, and returns the application and its socket; libraries
-    are imported there, too. `failed` is called for each problem. If the address cannot be opened, this is reported once
-    and retried until `close`.
+    The thread calls `prepare` `after_s` seconds after it starts. `prepare` imports the libraries, and returns the
+    application and its socket. `failed` is called for each problem. If the address cannot be opened, the problem is
+    reported once, and opening is retried until `close`.
     """
 
     def __init__(
@@ -82,7 +82,8 @@ class HttpThread:
             try:
                 self._serve()
             except ConfigError as cause:
-                # Another driver uses the port. This run may be its standby, and gets the port when that driver ends.
+                # Another driver may be using the port. If this run is the standby of that driver, it gets the port when
+                # the driver ends.
                 if not is_reported:
                     self._failed(cause)
                 pause_s, is_reported = RETRY_S, True

@@ -8,13 +8,14 @@ It is read-only. It opens at the first step of a run, and is also open while a s
 | ``GET /healthz`` | 200 while the run makes progress; else 503, with the reason why a supervisor should restart it |
 | ``GET /readyz`` | 200 while rows are read and written; else 503, with the present step of the run |
 
-If the server listens on a loopback address, the ``Host`` of a request must be an IP address or localhost. A page in a
-browser whose name was rebound to 127.0.0.1 (DNS rebinding) is refused by that.
+If the server listens on a loopback address, the ``Host`` of a request must be an IP address or localhost. This refuses
+requests of a page in a browser whose host name was rebound to 127.0.0.1 (DNS rebinding).
 
-Metrics that Flink CDC (FLIP-33) or Debezium also have bear the same names after ``raycdc_``, in milliseconds as there:
-``currentFetchEventTimeLag``, ``currentEmitEventTimeLag``, ``sourceIdleTime``, ``pendingRecords``, ``watermarkLag``,
-``MilliSecondsBehindSource``. All others are named by the rules of Prometheus, in seconds and bytes. The number of label
-values is bounded: at most `ScrapeLimits.tables` tables have labels, and reasons and texts are never labels.
+Metrics that Flink CDC (FLIP-33) or Debezium also have have the same names after ``raycdc_``, and are in milliseconds,
+too: ``currentFetchEventTimeLag``, ``currentEmitEventTimeLag``, ``sourceIdleTime``, ``pendingRecords``,
+``watermarkLag``, ``MilliSecondsBehindSource``. All other metrics are named by the rules of Prometheus, and are in
+seconds and bytes. The number of label values is limited: at most `ScrapeLimits.tables` tables have labels, and no
+reason or text is a label.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class _Scrape:
             yield self._counts("rows_read", "Committed rows by who read them: driver or ray.", "read_by", read)
             yield self._counts("rows_written", "Rows of targets by who wrote: driver or spark.", "written_by", written)
             yield self._counter("warnings", "Warnings of this run.", counts.warnings)
-        # Before the run has examined its tables, the number is unknown: a 0 would later look like a change.
+        # Before the run has examined its tables, the number is unknown. It must not be shown as 0, because the true
+        # number would then look like a change.
         if counts is not None and counts.tables:
             yield self._gauge("rows_left_out", "By pipeline.on_bad_record, in all runs.", counts.rows_left_out)
             yield self._gauge("values_lost", "That targets cannot hold, in all runs.", counts.values_lost)
@@ -189,8 +191,8 @@ def _eta_s(table: TableReport) -> float | None:
     return None if table.snapshot is None else table.snapshot.eta_seconds
 
 
-#: A run checks its processes five times a second. In a recovery it has none, but its work makes progress. A run that
-#: did neither for this long hangs.
+#: A run checks its processes five times a second. In a recovery it has no processes, but its work makes progress. If a
+#: run did neither for this many seconds, it hangs.
 SILENT_MAX_S = 300.0
 
 
@@ -199,7 +201,7 @@ class MetricsSource:
     """The sources of the answers.
 
     `step` returns the run's present activity, and `silent_s` the seconds since its last progress. Both return
-    immediately, while `status` may query the source.
+    immediately. `status` may query the source, and so may block.
     """
 
     pipeline: str

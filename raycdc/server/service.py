@@ -28,9 +28,9 @@ from raycdc.source.tables.table_life import Parked
 from raycdc.state.drivers.holder import ControlEndpoint
 from raycdc.state.store import CheckpointStore
 
-#: An answer is used for this many seconds, because each query opens a connection to the source.
+#: The seconds for which an answer is used. Each query opens a connection to the source.
 GOOD_FOR_S = 30.0
-#: Requests wait for the first answer at most until this many seconds after the query.
+#: The maximum number of seconds for which requests wait for the first answer.
 TIMEOUT_S = 2.0
 
 
@@ -97,7 +97,7 @@ if TYPE_CHECKING:
 
 
 def _position_text(source: str, parked: Parked) -> str:
-    """Return where a table was parked, in the notation of its source; empty if that is unknown."""
+    """Return the position at which a table was parked, in the notation of its source; empty if it is unknown."""
     plugin = load_plugin(PluginGroup.SOURCES, source)
     return str(plugin.position_text()(parked.position)) if plugin.positions else ""
 

@@ -1,7 +1,7 @@
-"""Conformance suites for authors of plug-ins: the same ones that raycdc's own sources and sinks pass.
+"""Conformance suites for authors of plug-ins, which raycdc's own sources and sinks pass, too.
 
-The tests of a sink inherit `SinkConformance`, those of a source `SourceConformance`. The product imports nothing of
-this package.
+The tests of a sink inherit `SinkConformance`, and the tests of a source `SourceConformance`. No other package of raycdc
+imports this one.
 """
 
 from raycdc.testing.sink_conformance import SinkConformance

@@ -1,7 +1,7 @@
 """Scripted epochs: sealed epochs with real segments but without a source, for tests of the stages after the manifest.
 
-`EpochScript` plays reader and coordinator: it writes changes of a table as segments, seals manifests into a real
-store, and knows what an upsert target and a changelog target must hold afterwards.
+`EpochScript` does the work of reader and coordinator: it writes changes of a table as segments, and seals manifests
+into a real store. It knows the rows that an upsert target and a changelog target must have afterwards.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class EpochScript:
     def seal(self, *, final: bool = False, incarnations: Mapping[str, int] | None = None) -> Manifest:
         """Write the segments of all tables that changed, and the manifest.
 
-        With `incarnations`, the state of the log has the number of each table's snapshot, as with a source that has a
-        log.
+        If `incarnations` is True, the state of the log has the number of each table's snapshot, as for a source that
+        has a log.
         """
         epoch = self.store.next_epoch()
         segments: list[Segment] = []

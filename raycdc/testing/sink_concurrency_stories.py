@@ -1,5 +1,6 @@
-"""Stories of targets that other writers change, which every sink must pass: a change is noticed before a row is lost,
-or is harmless.
+"""Stories of targets that other writers change.
+
+Every sink must pass them: a change is harmless, or the sink notices it before a row is lost.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class ConcurrentWriterStories(SinkStories):
         assert list(play.parked()) == [str(play.orders.id)], "the table whose target was restored is parked alone"
         reported = play.parked()[str(play.orders.id)].casefold()
         if sink.writes[0] != UPSERT or "delete" in reported or "drop" in reported:
-            # Rows of a changelog would stay. Some targets need deletions first, as their messages say.
+            # Rows of a changelog would remain. Some targets need deletions first, and their messages say so.
             self.lose(play.folder, play.orders.id)
         play.resnapshot(play.orders)
         play.run(sink, parking=ParkingPolicy())

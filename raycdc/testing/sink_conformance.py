@@ -9,12 +9,12 @@ A test module of a sink of your own has::
         def occupy(self, folder, target): ...
 
 and pytest plays each ``test_…`` below in a folder of its own. A sink that passes all of them stores each epoch exactly
-once, as far as a single process can test; the behaviour at a power cut depends on its store.
+once, as far as tests in a single process can show. The behaviour at a power failure depends on the sink's store.
 
 `widen`, `back_up`, `alter`, `erase`, `rename`, `revoke`, `maintain` and `away` are operations of other users on a
-target. Each is supplied, or `impossible` has the reason why it cannot be done to a target of this sink. Then its story
-is skipped with that reason; if neither is given, the story fails. `raycdc.testing.sink_stories.SinkHooks` describes all
-hooks.
+target. A test module either supplies the operation, or gives the reason in `impossible` why a target of this sink does
+not permit it. In the second case the operation's story is skipped with that reason. If a module does neither, the story
+fails. `raycdc.testing.sink_stories.SinkHooks` describes all hooks.
 """
 
 from __future__ import annotations

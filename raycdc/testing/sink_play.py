@@ -22,8 +22,9 @@ LARGE = 100_000
 
 
 class Play:
-    """A pipeline without a source: scripted epochs of two tables, and drivers that write them into the sink. Another
-    `state` in the same folder is another pipeline over the same targets.
+    """A pipeline without a source: scripted epochs of two tables, and drivers that write them into the sink.
+
+    A play with a different `state` in the same folder is a different pipeline with the same targets.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Play:
         self._seal(final=True)
 
     def run(self, sink: Sink | None = None, *, parking: ParkingPolicy = NOTHING) -> None:
-        """Write all sealed epochs, and end. A refusal ends it, too, if `parking` parks no table."""
+        """Run a driver that writes all sealed epochs, and ends. If `parking` parks no table, a refusal ends it, too."""
         self._loop(sink or self.sink(), parking).run()
 
     def restart(self, *, parking: ParkingPolicy = NOTHING) -> None:

@@ -1,7 +1,8 @@
 """The hooks that a test of a sink supplies for `raycdc.testing.SinkConformance`, and the common part of its stories.
 
-The hooks show how other users read and change the targets. The stories call them, each with its own folder, which
-contains all targets or describes their location. The common part is a play that has begun, and the checks at its end.
+The hooks read and change targets as other users do. Each story calls them with its own folder, which contains all
+targets or describes their location. The common part of the stories is a play (`sink_play.Play`) that has begun, and the
+checks at its end.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class SinkHooks(ABC):
     reason.
     """
 
-    #: The hooks that are not supplied, by name, with the reason that the skipped story shows; ``replace`` stands for
-    #: that of ``pipeline.on_existing``.
+    #: The hooks that are not supplied, by name, each with the reason that the skipped story shows. The name ``replace``
+    #: stands for ``pipeline.on_existing = "replace"``.
     impossible: ClassVar[Mapping[str, str]] = {}
-    #: True if a changelog keeps the order of all changes, False if only the order of those of one key.
+    #: True if a changelog keeps the order of all changes; False if it keeps only the order of each key's changes.
     keeps_order: ClassVar[bool] = True
     #: The types of schema changes that the stories leave out, as with ``pipeline.exclude_schema_changes``.
     left_out: ClassVar[frozenset[str]] = frozenset()
@@ -59,8 +60,8 @@ class SinkHooks(ABC):
     def rows(self, folder: Path, target: TableId) -> list[Row]:
         """Return the rows of `target` as its readers see them, as Python values by column.
 
-        Rows of a changelog have ``_op`` and ``_seq`` as the sink writes them. A target without rows, or that does not
-        exist yet, gives an empty list.
+        Rows of a changelog have ``_op`` and ``_seq`` as the sink writes them. The list is empty if the target has no
+        rows or does not exist yet.
         """
 
     @abstractmethod
@@ -89,7 +90,7 @@ class SinkHooks(ABC):
     def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
         """Copy `target` and the pipeline's record of it, as a backup does. The returned function restores both.
 
-        Not needed if an older copy cannot be distinguished from permitted operations, such as the removal of files.
+        Not needed if a restored copy cannot be distinguished from permitted operations, such as the removal of files.
         """
         raise NotImplementedError
 
@@ -108,9 +109,9 @@ class SinkHooks(ABC):
         raise NotImplementedError
 
     def revoke(self, folder: Path, target: TableId) -> Callable[[], object]:
-        """Revoke the right of the sink's user to write to `target`, and only to it.
+        """Revoke the right of the sink's user to write to `target`, but to no other target.
 
-        The returned function grants it again.
+        The returned function grants the right again.
         """
         raise NotImplementedError
 
@@ -122,7 +123,7 @@ class SinkHooks(ABC):
         raise NotImplementedError
 
     def unreachable(self, folder: Path) -> AbstractContextManager[object]:
-        """Make the store unreachable or overloaded until the context ends, which another thread may do.
+        """Make the store unreachable or overloaded until the context ends. A different thread may end the context.
 
         Not for a store on the same machine as the pipeline's state.
         """
@@ -153,8 +154,8 @@ class SinkStories(SinkHooks):
     def _is_parked_alone(self, play: Play, sink: Sink | None, affected: TableId) -> None:
         """Check that only the table of a target that another user changed is parked, and that the other table goes on.
 
-        The target is that of shop.orders, whose rows are now `affected`. The check is in the running `sink`, or at the
-        next start if there is no sink.
+        The changed target is that of shop.orders; its rows are now `affected`. If `sink` is given, the check uses this
+        running sink; otherwise it uses a new start.
         """
         before = self._sorted(play, affected)
         play.large_epoch()

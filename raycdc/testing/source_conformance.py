@@ -1,26 +1,21 @@
-"""The laws of every source of tables, played with the real enumerator, readers and coordinator.
+"""The stories that every source of tables must pass, with the real enumerator, readers and coordinator.
 
 A test module of a connector of your own has::
 
-    class TestMySource(SourceConformance):
-        def new_source(self, folder, context): return MySource(MySourceConfig(...), context)
-        def change(self, folder, step): ...
-        def rows(self, folder, table): ...
+class TestMySource(SourceConformance): def new_source(self, folder, context): return MySource(MySourceConfig(...),
+context) def change(self, folder, step): ... def rows(self, folder, table): ...
 
 and pytest plays each ``test_…`` below in a folder of its own. The source must have at least two tables with rows and a
-primary key, and each step of `change` must insert, update and delete rows of all of them. A source whose rows are only
-appended says ``kinds = frozenset({RowKind.INSERT})``: then `change` inserts, and the log must have no other changes.
+primary key, and each step of `change` must insert, update and delete rows of all of them. The test of a source whose
+rows are only appended sets ``kinds = frozenset({RowKind.INSERT})``. Then `change` only inserts rows, and the log must
+have no other changes.
 
-`SourceHooks` describes all hooks that a test may supply. The stories call them, each with its own folder, in which a
-source may keep files.
+`SourceHooks` describes all hooks that a test may supply. Each story calls them with its own folder, in which a source
+may keep files.
 
-The stories share a play, the checks at its end, and the log as a reader sees it.
-
-Stories of the chunks of a source, which a snapshot reads one by one.
-
-Stories of the log of a source, which a reader reads unit by unit.
-
-Stories of whole runs of a source: crashes, lost logs, tables that are paused and resnapshotted.
+There are three groups of stories: `ChunkStories` about chunks, which a snapshot reads one by one; `LogStories` about
+the log, which a reader reads unit by unit; and `RunStories` about whole runs, with crashes, lost logs, and tables that
+are paused and resnapshotted.
 """
 
 from __future__ import annotations
@@ -85,7 +80,9 @@ class SourceHooks(ABC):
         """Return the present rows of `table` at the source, as Python values by column."""
 
     def acknowledged(self, folder: Path) -> int | None:
-        """Return the ordinal up to which everything was acknowledged to the source; None if it does not keep that."""
+        """Return the ordinal up to which changes were acknowledged to the source; None if the source does not store
+        acknowledgements.
+        """
         return None
 
     def lose_log(self, folder: Path) -> bool:
@@ -165,7 +162,9 @@ def shown(row: Mapping[str, Any]) -> str:
 
 
 class ChunkStories(SourceStories):
-    """Stories of chunks: they have every row of a table once, with the log's changes before they were opened."""
+    """Stories of chunks: together they have every row of a table once, including the log's changes from before they
+    were opened.
+    """
 
     def test_every_row_is_in_one_chunk(self, tmp_path: Path) -> None:
         source, start = self.new_source(tmp_path), self._start(tmp_path)
@@ -332,8 +331,8 @@ RUN_TIMEOUT_S = 300.0
 
 
 class RunStories(SourceStories):
-    """Stories of runs: the target equals the source after every run, whatever happens in it, and `check` predicts the
-    run.
+    """Stories of runs: after every run the target equals the source, whatever happens during the run, and `check`
+    predicts the run.
     """
 
     def test_the_target_equals_the_source_after_every_run(self, tmp_path: Path) -> None:
@@ -433,7 +432,8 @@ class RunStories(SourceStories):
         self._check(play, tmp_path, but=table)
         play.ask(table, TableRequest.RESUME)
         play.run(patience_s=RUN_TIMEOUT_S)
-        # A log that is kept only until it is acknowledged lacks what the table missed; then the table reports that.
+        # A log that is kept only until it is acknowledged lacks the changes that the paused table missed. The table
+        # then reports that.
         lost = play.stream.parked.get(table)
         assert lost is None or lost.reason
         self._check(play, tmp_path, but=None if lost is None else table)

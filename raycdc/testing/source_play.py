@@ -1,5 +1,6 @@
-"""A pipeline without a sink, for tests of sources: it has real processes (as threads), and applies the
-epochs to rows.
+"""A pipeline without a sink, for tests of sources.
+
+It has a real coordinator and readers (as threads), and applies epochs to rows.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class SourcePlay:
                 epoch.ack()
 
     def ask(self, table: TableId, request: TableRequest) -> None:
-        """Request something for a table, as ``raycdc tables`` does; the request acts when the next run starts."""
+        """Request an action on a table, as ``raycdc tables`` does. The next run carries it out at its start."""
         ask(self.store, [str(table)], request)
 
     @contextmanager
@@ -152,7 +153,7 @@ class SourcePlay:
                 else:
                     rows[key] = {name: row[name] for name in names}
             for key, row in rows.items():
-                # Rows from before a column was added are NULL in it; a dropped column is removed.
+                # Rows from before a column was added have NULL in it. A dropped column is removed from all rows.
                 rows[key] = {name: row.get(name) for name in names if name not in META_COLUMNS}
 
 

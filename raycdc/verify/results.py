@@ -270,7 +270,7 @@ class KeysToRepair:
         return len(self._seen) == len(np.unique(self._wanted))
 
     def lists(self) -> tuple[str, ...]:
-        """Return all collected keys, in lists (`lists_of_keys`); None if a wanted key was found on neither side."""
+        """Return all collected keys, in lists (`lists_of_keys`); empty if a wanted key was found on neither side."""
         if not self.is_complete:
             return ()
         return lists_of_keys(pa.concat_tables(self._found))

@@ -353,8 +353,9 @@ class LogChanges:
     def after(self, low: int, high: int, asked: np.ndarray) -> np.ndarray:
         """Return the hashes of the keys that changed after the ordinal `low`; the log is read up to `high` first.
 
-        Blocks. `asked` are hashes of the keys of interest; Of changes before `low`, only those of keys in earlier
-        calls' `asked` are known. Raises `LogSaysMoreError`, and the errors of reading a log, such as `LogLostError`.
+        Blocks. `asked` are hashes of the keys of interest, whose values are stored (`named`). Each part of the log is
+        read only once, with the `asked` of that call. Raises `LogSaysMoreError`, and the errors of reading a log, such
+        as `LogLostError`.
         """
         self._read_to(high, asked)
         if not self._keys:

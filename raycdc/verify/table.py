@@ -331,8 +331,8 @@ class TableComparison:
         """Read both sides once more, and return the differing keys as texts and as lists for a repair.
 
         Keys that both sides have are taken from the source, because a backfill compares them with the source's rows.
-        The source is not read if all differing rows are extra. From the target, only the columns of its key are read,
-        up to the last extra row.
+        The source is not read if all differing rows are extra and no repair is wanted. From the target, only the
+        columns of its key are read, up to the last extra row.
         """
         looking: list[KeyTexts | KeysToRepair] = [each for each in (shown, sought) if each is not None]
         self._reading.doing = "reads once more, for the keys that differ"

@@ -1,5 +1,5 @@
 """Measures a user's own pipeline, with a temporary target: ``raycdc bench run``.
 
-A run lasts for a limited time or number of rows. Its configuration is the user's, with a temporary state and target,
-and possibly other settings to try. The figures come from the run's events.
+A measured run ends after a limited time or number of rows. Its configuration is the user's own, with a temporary state
+and target, and possibly with changed settings that the user wants to try. The figures come from the run's events.
 """

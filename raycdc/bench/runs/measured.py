@@ -24,9 +24,9 @@ from raycdc.observe.status.stages import WHY, stage_seconds
 from raycdc.pipeline import Pipeline
 
 _KIB = 1024
-#: The stages that events report; the wait of chunks for the log's reader is only in a status.
+#: The stages that events report. The hand-off, in which chunks wait for the log's reader, is reported only in a status.
 _STAGES = tuple(stage for stage in WHY if stage != "hand_off")
-#: The sinks whose rows are visible only in files; an epoch that is in no file yet does not count.
+#: The sinks whose rows are visible only in files. An epoch of such a sink counts only when it is in a file.
 _NO_ROWS = "no row was committed in that time: give it more with --seconds"
 
 
@@ -42,10 +42,11 @@ class BenchLimits:
 class Figures:
     """The figures of one run.
 
-    `seconds` is the time from the moment when everything was up until the last commit; the start before took `start_s`.
-    `shares` has for each stage of `raycdc.observe.status.stages` except the hand-off the fraction of that time in which
-    it was busy: of all readers' time, or of the driver's. `readers_cpu_s` are CPU seconds of the readers' processes
-    together, `target_bytes` those of the target's files. `whole` is True if everything was read.
+    `start_s` is the duration of the start, and `seconds` the time from the end of the start until the last commit.
+    `shares` has, for each stage of `raycdc.observe.status.stages` except the hand-off, the fraction of this time in
+    which the stage was busy, out of the time of all readers or of the driver. `readers_cpu_s` is the CPU time of all
+    readers' processes together. `target_bytes` is the size of the target's files. `whole` is True if everything was
+    read.
     """
 
     settings: str
@@ -88,8 +89,8 @@ class Figures:
 def measured(config: PipelineConfig, limits: BenchLimits, *, settings: str, target: Path, local: bool) -> Figures:
     """Run the pipeline until it has caught up or a limit is reached, and return the figures.
 
-    Raises the error of the run if no row was committed before it. Otherwise the error is a note in the figures, like a
-    parked table. A `KeyboardInterrupt` is raised again.
+    If the run fails before a row is committed, its error is raised. If it fails later, the error becomes a note in the
+    figures, as a parked table does. A `KeyboardInterrupt` is raised again.
     """
     pipeline = Pipeline.from_config(config)
     watched = _Watched(limits, pipeline)
@@ -212,15 +213,15 @@ class _Watched:
         return {stage: round(min(1.0, each / seconds), 3) if seconds else 0.0 for stage, each in spent.items()}
 
 
-#: The type of sink that `--into` uses instead: one of files, which cost little compared to the other stages.
+#: A type of sink that `--into` may use instead. It writes files, which costs little compared to the other stages.
 PLAIN = "parquet"
-#: Sections that publish the pipeline, because a measured run would be taken for the real one.
+#: Sections that publish the pipeline. They are left out, because a measured run could be mistaken for the real one.
 REPORTING_SECTIONS = ("traces", "notify", "metrics", "logging")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting to try: a key with another value, such as ``readers.max=4``."""
+    """A setting to try: a key with a new value, such as ``readers.max=4``."""
 
     key: str
     value: TomlValue
@@ -242,10 +243,10 @@ class Setting:
 
 
 def trial_config(data: TomlTable, settings: Sequence[Setting], folder: Path, *, into: str = "") -> PipelineConfig:
-    """Return the configuration `data` with other `settings`, and with state and target in `folder`.
+    """Return the configuration `data` with the changed `settings`, and with state and target in `folder`.
 
-    Raises `ConfigError` if the configuration is invalid, or if its sink cannot write to another folder. With `into` the
-    sink is one of files, of that type.
+    If `into` is given, a sink of this type, which writes files, replaces the configured one. Raises `ConfigError` if
+    the configuration is invalid, or if its sink cannot write to a different folder.
     """
     # With "auto", most of a short run would be in this process, while a pipeline mostly runs on Ray and Spark.
     changed = _with(data, ["pipeline", "engines"], "always")
@@ -253,8 +254,8 @@ def trial_config(data: TomlTable, settings: Sequence[Setting], folder: Path, *, 
     for setting in settings:
         changed = setting.put_into(changed)
     changed = _with(changed, ["pipeline", "state"], str(folder / "state"))
-    # A measured run must not touch what belongs to the real pipeline: copies of segments, offsets of its consumer
-    # group, the port of its control API.
+    # A measured run must not affect the real pipeline: the copies of its segments, the offsets of its consumer group,
+    # or the port of its control API.
     changed = _with(changed, ["pipeline", "spool"], None)
     # pipeline.work_dir is for a state on an object store; this state is a folder.
     changed = _with(changed, ["pipeline", "work_dir"], None)

@@ -10,7 +10,7 @@ from raycdc.bench.splits.figures import Advice, StrategyResult, TableBenchResult
 TIE_FACTOR = 1.1
 #: A chunk larger than the mean by this factor costs memory, and keeps one reader busy while others wait.
 UNEVEN = 4.0
-#: Chunks that take less time are too many: the log's reader needs some milliseconds to open each.
+#: If chunks take less time than this, there are too many: the log's reader needs some milliseconds to open each chunk.
 SHORT_CHUNK_S = 0.05
 #: The minimum number of chunks per reader, with which no reader waits for long at the end.
 CHUNKS_EACH = 4
@@ -21,7 +21,8 @@ def advice_for(results: Sequence[StrategyResult], readers: int) -> Advice | None
     measured = [result for result in results if result.runs]
     if not measured:
         return None
-    # A reader has one chunk in memory, and others wait for it: a large chunk is accepted only if each strategy has one.
+    # A reader has a whole chunk in memory, and the other readers wait for its end. So a strategy with a large chunk is
+    # recommended only if every strategy has one.
     even = [result for result in measured if not _uneven(result)] or measured
     best_s = min(result.whole_s(readers) for result in even)
     ties = [result for result in even if result.whole_s(readers) <= TIE_FACTOR * best_s]

@@ -29,7 +29,7 @@ from raycdc.source.snapshot.key_intervals import key_names
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.source.trials import SplitTrial
 
-#: With fewer chunks, their sizes say nothing about how even they are.
+#: The minimum number of chunks from whose sizes the evenness of a strategy can be judged.
 CHUNKS_READ_MIN = 16
 
 
@@ -37,8 +37,8 @@ CHUNKS_READ_MIN = 16
 class ComparisonRequest:
     """The request of a comparison.
 
-    It names the tables (none: all that the source captures), the strategies (none: all), the approximate number of rows
-    that are read with each strategy and number of readers, and the numbers of readers for which schedules are made.
+    It has the tables (none: all that the source captures), the strategies (none: all), the approximate number of rows
+    to read with each strategy and each number of readers, and the numbers of readers for which schedules are made.
     `job_readers` is the number of readers that a job would have.
     """
 
@@ -61,8 +61,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonProgress:
-    """The progress of a comparison: `done` of `steps`, each a strategy on a table, and the `part` of the next, from 0
-    to 1.
+    """The progress of a comparison.
+
+    A step is one strategy on one table. `done` of `steps` are finished, and the fraction `part` (0 to 1) of the next
+    one.
     """
 
     text: str
@@ -99,7 +101,7 @@ class SplitComparison:
         self._cores = os.cpu_count() or 1
 
     def expected(self) -> Expected:
-        """Return the cost of the comparison; asks the source for its tables.
+        """Return the cost of the comparison. Queries the source about its tables.
 
         Raises `ConfigError` for a table that it does not capture.
         """
@@ -190,8 +192,8 @@ class _TableTrials:
         notify("cutting", 0.0)
         try:
             planning, chunks = self._cut(trial, notify)
-            # Two strategies often cut in the same way (`auto` is one of the others): reading the same chunks again
-            # shows nothing.
+            # Two strategies often cut in the same way; `auto` always equals another strategy. Reading the same chunks
+            # again would show nothing new.
             runs = next((runs for cut, runs in self._measured if cut == chunks), None)
             if runs is None:
                 runs = self._runs(
@@ -235,8 +237,8 @@ class _TableTrials:
         self, trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], notify: _ReportProgress
     ) -> list[MeasuredRun]:
         if not self._measured:
-            # The chunks are read once before, because the first strategy would read from the server's disk, and the
-            # others from its memory.
+            # The chunks are read once before the measurement. Otherwise the first strategy would read from the server's
+            # disk, and the next ones from its memory.
             _read(trial, tasks, 1, lambda done: notify(f"reading once before, {done}", 0.1))
         runs = []
         for turn, readers in enumerate(self._really):

@@ -2,7 +2,7 @@
 
 A schedule predicts how long readers take for chunks with known times, if each free reader takes the next chunk. The
 enumerator assigns chunks in this way: list scheduling (R. L. Graham, "Bounds for Certain Multiprocessing Anomalies",
-1966), which never takes more than twice the time of the best order.
+1966), which never takes more than twice the time of the best schedule.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def spread(count: int, wanted: int) -> list[int]:
 def filled_in(times_s: Sequence[float], numbers: Sequence[int], count: int) -> list[float]:
     """Return the times of all `count` chunks, of which only those with `numbers` are known.
 
-    A chunk has the time of the nearest known one.
+    A chunk with an unknown time gets the time of the nearest known one.
     """
     if not numbers:
         return []
@@ -90,9 +90,9 @@ class Planning:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTiming:
-    """One chunk that was read: by which reader, and from when to when in seconds of the run.
+    """A chunk that was read: its reader, and the begin and end of the reading in seconds of the run.
 
-    `size` is that of its rows in memory. If `cut_off`, it has more rows, which were not read.
+    `size` is the size of its rows in memory. If `cut_off` is True, it has more rows, which were not read.
     """
 
     number: int
@@ -151,8 +151,8 @@ class Spread:
 class StrategyResult:
     """The result of one strategy on one table.
 
-    `refused` is the reason why the strategy cannot cut the table; then there are no figures. The first of `runs` has
-    one reader; chunk times are from this run. `known` are the numbers of the chunks that were read.
+    `refused` is the reason why the strategy cannot cut the table; there are no figures then. The first of `runs` has
+    one reader, and the times of chunks are from this run. `known` has the numbers of the chunks that were read.
     """
 
     name: str
@@ -187,9 +187,9 @@ class StrategyResult:
     def slowdown(self, readers: int) -> float:
         """Return the factor by which a chunk takes longer with this number of readers than with one.
 
-        Readers share the server's processors and disks. Beyond the measured numbers, each further reader slows the
-        others as much as the measured ones did (Amdahl's law). If only one number of readers was measured, the factor
-        is unknown, and 1 is returned.
+        Readers share the server's processors and disks. Beyond the measured numbers, each additional reader is assumed
+        to slow the others as much as the measured ones did (Amdahl's law). If only one number of readers was measured,
+        the factor is unknown, and 1 is returned.
         """
         alone = [chunk.seconds for chunk in self.alone]
         measured = {
@@ -218,7 +218,7 @@ class StrategyResult:
         return _spread([chunk.size for chunk in self.alone])
 
     def whole_s(self, readers: int) -> float:
-        """Return the seconds until the table is read. Planning goes on while the first chunks are read."""
+        """Return the seconds until the table is read. The first chunks are read while the table is still being cut."""
         assert self.planning is not None
         return self.planning.first_s + max(
             self.schedule(readers).seconds, self.planning.seconds - self.planning.first_s
@@ -246,7 +246,10 @@ class TableBenchResult:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report of a comparison. `source` is the examined source, `readers` the numbers of readers with a schedule."""
+    """The report of a comparison.
+
+    `source` is the examined source, and `readers` has the numbers of readers with a schedule.
+    """
 
     source: str
     began_ms: int

@@ -1,7 +1,7 @@
 """Writes the comparison as one HTML page with plots, which needs no other file and no network.
 
-The colours follow the reader's system, light or dark. plotly draws it (https://plotly.com/javascript/reference/); its
-script is in the page.
+The colours follow the reader's system, light or dark. plotly draws the plots
+(https://plotly.com/javascript/reference/); its script is a part of the page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycdc.core.typed_codec import Json
 _BINS = 40
 #: A histogram has a logarithmic axis if its largest value exceeds the median by this factor.
 _WIDE = 20
-#: Each strategy keeps its colour: those of Okabe and Ito, which colour-blind people can distinguish.
+#: The colours of the strategies. They are those of Okabe and Ito, which colour-blind people can distinguish.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _ROW_PX = 110
 _LEGEND: Mapping[str, Json] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}

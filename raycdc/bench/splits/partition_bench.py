@@ -23,7 +23,7 @@ from raycdc.errors import ConfigError
 from raycdc.model.rules.rate_limit import RateLimit
 from raycdc.source.trials import PartitionTrial, TrialPartition
 
-#: A partition that takes more than this fraction of a reader's time is reported as the one that all wait for.
+#: A partition that takes more than this fraction of a reader's time is reported as the bottleneck of all readers.
 HOT = 0.9
 
 
@@ -65,8 +65,9 @@ def advice_for_partitions(report: PartitionReport, *, job_readers: int) -> Parti
 class PartitionBenchRequest:
     """The request of a measurement.
 
-    It names the topics (none: all that are selected), the approximate number of messages that each run reads, the
-    numbers of readers to predict times for, the present number of readers of a job, and the rate limit of the source.
+    It has the topics (none: all that are selected), the approximate number of messages that each run reads, the numbers
+    of readers for which times are predicted, the number of readers that a job would have now, and the rate limit of the
+    source.
     """
 
     topics: Sequence[str] = ()

@@ -47,8 +47,8 @@ VERSION = 2
 class PartitionRead:
     """A partition that was read.
 
-    `seconds` is its part of its reader's time (decoding as measured, fetching in proportion to its bytes); `size` is
-    the bytes of its messages.
+    `seconds` is its part of its reader's time: the measured time of decoding, and a part of the time of fetching in
+    proportion to its bytes. `size` is the size of its messages in bytes.
     """
 
     name: str
@@ -110,10 +110,11 @@ class PartitionAdvice:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """The whole report. The same `fraction` of each partition's offsets was read; times of the whole are in proportion.
+    """The whole report.
 
-    `runs` are the measured passes, in the order of their numbers of readers, from one reader on. `scheduled` are the
-    numbers of readers to predict times for.
+    The same `fraction` of each partition's offsets was read, and times for everything are calculated in proportion.
+    `runs` are the measured passes, by ascending number of readers, beginning with one. `scheduled` has the numbers of
+    readers for which times are predicted.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""Processes that read like the readers of a job, each over its own connection, and drop the rows."""
+"""Processes that read as the readers of a job do, each over its own connection, but drop the rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raycdc.source.connector import IncrementalSource
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import OpenedAt, SnapshotSplit
 
-#: Seconds between two checks, while waiting for readers, if the measurement is to stop.
+#: Seconds between two checks if the measurement must stop, while it waits for readers.
 _TURN_S = 0.2
 _ENDS_WITHIN_S = 5.0
 #: ``ru_maxrss`` is in KiB, except for macOS (getrusage(2)).
@@ -29,7 +29,7 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A chunk to read, with its `number` in its table, and the maximum number of its rows that are read."""
+    """A chunk to read, with its `number` in its table, and the maximum number of rows to read of it."""
 
     number: int
     split: SnapshotSplit
@@ -76,7 +76,7 @@ class Work(Protocol):
     """Makes a `Worker` in a reader's process. Picklable."""
 
     def open(self) -> Worker:
-        """Warm up, connect, and return the worker; neither is measured. Raises `SourceError`."""
+        """Warm up, connect, and return the worker. This time is not measured. Raises `SourceError`."""
         ...
 
 
@@ -101,8 +101,7 @@ class ReaderProcesses:
 
     def __init__(self, work: Work, count: int, *, module: str) -> None:
         # The processes are not forks of this one, because a fork copies locks of Arrow and drivers without the threads
-        # that hold them. They are forks of a process that has imported everything and done nothing, so that the next
-        # ones start quickly.
+        # that hold them. They are forks of a process that has only imported modules, so they start quickly.
         spawning = multiprocessing.get_context("forkserver")
         spawning.set_forkserver_preload([__name__, module])
         self._processes = []
@@ -145,8 +144,8 @@ class ReaderProcesses:
     def distribute(self, tasks: Sequence[Any], kind: type[Any]) -> tuple[list[Any], float, int]:
         """Give each reader one of the tasks, all at the same time.
 
-        Returns their answers, which are of `kind`, the CPU seconds of all readers, and the memory of the largest in
-        bytes. Blocks; called once.
+        Returns the readers' answers, which are of type `kind`, the CPU seconds of all readers, and the memory of the
+        largest reader in bytes. Blocks; called once.
         """
         for link, task in zip(self._links, tasks, strict=True):
             link.send(task)

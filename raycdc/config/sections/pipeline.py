@@ -14,8 +14,8 @@ from raycdc.model.state_key import LENGTH_MIN as STATE_KEY_LENGTH_MIN
 from raycdc.storage.url import is_url
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
-#: The number of early epochs per hour if the configuration does not set `epoch_interval`: twice as many as the default
-#: interval gives.
+#: The number of early epochs per hour if the configuration sets neither `epochs_per_hour` nor `epoch_interval`: twice
+#: as many as the default interval gives.
 EPOCHS_PER_HOUR = 3600
 
 

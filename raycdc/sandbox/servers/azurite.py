@@ -1,7 +1,7 @@
 """A private Azurite, Microsoft's emulator of Azure Blob Storage, from npm: it needs Node.js.
 
-It keeps its blobs in memory, or in its folder if they must outlive a change of the key. It serializes conditional puts
-like Azure, so it needs no proxy in front of it.
+It keeps its blobs in memory, or in its folder if they must survive a change of the key. It serializes conditional puts
+as Azure does, so it needs no proxy.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class AzuriteServer(PrivateServer):
     def change_key(self, key: str) -> None:
         """Set the only key, in base64.
 
-        The server is started again, so it must be one that `keeps`.
+        The server is started again for that, so it must have been created with `keeps`.
         """
         assert self._keeps
         self.stop()

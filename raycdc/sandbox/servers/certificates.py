@@ -30,8 +30,8 @@ _SIGNS = x509.KeyUsage(
 def write_certificates(folder: Path, *, expired: bool = False) -> None:
     """Write ``ca.pem``, ``server.pem`` and ``server.key`` into `folder`.
 
-    With `expired`, the server's certificate ended last year. The certificates have the extensions of RFC 5280, because
-    Python 3.13 refuses others by default.
+    If `expired` is True, the server's certificate expired last year. The certificates have the extensions of RFC 5280,
+    because Python 3.13 refuses others by default.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ca_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)

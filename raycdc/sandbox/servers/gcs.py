@@ -1,14 +1,14 @@
-"""A private Google Cloud Storage: fake-gcs-server, from Go's modules, and before it the part of the API that it lacks.
+"""A private Google Cloud Storage: fake-gcs-server, built from Go's modules, behind a proxy for the API that it lacks.
 
-obstore and delta-rs speak the XML API, of which fake-gcs-server has reading and deleting alone. So what they ask is
-said in the JSON API here: whether a generation matches is decided by the server behind. Of several writers of one key
-each has its turn, as at Google (`store_proxy` says why servers of tests need that).
+obstore and delta-rs use the XML API, of which fake-gcs-server only supports reads and deletes. The proxy translates
+their requests to the JSON API, so the server itself decides if a generation matches. Concurrent writes of one key are
+carried out one after the other, as Google does (`store_proxy` explains why servers for tests need that).
 
-| asked (XML API) | said (JSON API) |
+| request of the client (XML API) | request to the server (JSON API) |
 |---|---|
 | `PUT /B/K`, `x-goog-if-generation-match` | `POST /upload/…/o?uploadType=media`, `ifGenerationMatch` |
-| `PUT /B/K`, `x-goog-copy-source` | `GET` of that one, then as above |
-| `POST /B/K?uploads`, `PUT …?partNumber=`, `POST …?uploadId=` | parts are kept here; then as above |
+| `PUT /B/K`, `x-goog-copy-source` | `GET` of the source object, then as above |
+| `POST /B/K?uploads`, `PUT …?partNumber=`, `POST …?uploadId=` | the proxy keeps the parts; then as above |
 | `GET /B?list-type=2` | `GET /storage/v1/b/B/o` |
 | `GET`, `HEAD`, `DELETE` of `/B/K` | the same, under the JSON API's paths |
 """
@@ -46,7 +46,7 @@ _HEADERS = ("Content-Type", "Content-Range", "X-Goog-Generation", "Last-Modified
 
 
 class GcsServer(PrivateServer):
-    """``with GcsServer() as gcs: gcs.create_bucket("lake")``. It keeps everything in memory; any key will do."""
+    """``with GcsServer() as gcs: gcs.create_bucket("lake")``. It keeps everything in memory, and accepts any key."""
 
     flavor: ClassVar[str] = "gcs"
     taken: ClassVar[str] = "address already in use"
@@ -142,7 +142,7 @@ def _build(folder: Path) -> None:
 
 
 class _Object(TypedDict):
-    """The properties of an object in the JSON API that are used here."""
+    """The properties of an object in the JSON API that the proxy uses."""
 
     name: str
     size: str

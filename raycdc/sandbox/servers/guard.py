@@ -1,9 +1,9 @@
 """A process that owns one server and ends it when its own parent has ended in any way.
 
 Started as ``python -I -S guard.py FOLDER COMMAND…`` by `process.GuardedProcess` with a pipe as standard input that only
-the parent holds open. *Theory*: the end of that pipe also comes if the parent was killed by ``kill -9``, and it does
-not depend on the parent's thread that made the process (PR_SET_PDEATHSIG does). The guard itself may be killed too: the
-server then gets SIGKILL from the kernel.
+the parent holds open. *Theory*: the pipe ends when the parent ends, even by ``kill -9``. Unlike PR_SET_PDEATHSIG, this
+does not depend on the parent's thread that started the process. If the guard itself is killed, the kernel sends SIGKILL
+to the server.
 
 Imports only the standard library, to start in 20 ms.
 """

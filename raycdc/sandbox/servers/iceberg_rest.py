@@ -1,6 +1,6 @@
-"""A private REST catalog: the one with which Apache Iceberg tests its clients, from Maven's jars.
+"""A private REST catalog of Iceberg. It is the catalog with which Apache Iceberg tests its clients, from Maven's jars.
 
-Its tables lie in a warehouse on a server of the S3 API; its metadata is in an SQLite file.
+The tables are in a warehouse on a server of the S3 API. The catalog's own data is in an SQLite file.
 """
 
 from __future__ import annotations

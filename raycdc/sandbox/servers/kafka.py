@@ -1,8 +1,9 @@
 """A private Apache Kafka: one KRaft node (broker and controller) from Maven's jars, no ZooKeeper, no root.
 
-Two listeners: plain text, and SASL_SSL (user ``cdc``, password ``cdc``, by PLAIN; those of `set_password` by
-SCRAM-SHA-256; certificate of the test authority). To make later starts fast, some files are prepared once per machine:
-the jars, a formatted log folder, and an archive of the classes the broker loads, which halves its start.
+It has two listeners: plain text, and SASL_SSL with a certificate of the test authority. At the second, user ``cdc``
+logs in with password ``cdc`` by PLAIN, and the accounts of `set_password` log in by SCRAM-SHA-256. To make later starts
+fast, some files are prepared once per machine: the jars, a formatted log folder, and an archive of the classes the
+broker loads, which halves its start.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ KAFKA_VERSION = "4.4.0"
 #: A part of the template's name: increase it when the settings in the template change.
 TEMPLATE_VERSION = 2
 _COORDINATES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.5")
-#: Artifacts that Kafka's own pom names and that are not published.
+#: Artifacts that Kafka's own pom names although they are not published.
 _EXCLUDED = ("org.apache.kafka:kafka-tools-api",)
-#: Any 16 bytes in base64. Copies of a formatted folder have the same cluster id, which does no harm on loopback.
+#: The cluster id: any 16 bytes in base64. Copies of a formatted folder have the same id, which does no harm on
+#: loopback.
 _CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 _START_TIMEOUT_S = 300.0
 _ADMIN_TIMEOUT_S = 120.0
@@ -102,8 +104,8 @@ class KafkaServer(PrivateServer):
     ) -> None:
         """Create the server.
 
-        `advertised_port` is the port that clients of the plain listener get, for example of a proxy (0: the broker's
-        own).
+        `advertised_port` is the port that the broker names to clients of the plain listener, for example that of a
+        proxy (0: its own).
         """
         super().__init__(port=port)
         self._advertised_port = advertised_port
@@ -154,7 +156,7 @@ class KafkaServer(PrivateServer):
         _template()
 
     def start(self) -> Self:
-        """See `PrivateServer.start`; the first one gets its data and certificates."""
+        """See `PrivateServer.start`. The first start creates the data and certificates."""
         if not (self.folder / "data").exists():
             shutil.copytree(_template() / "data", self.folder / "data")
             write_certificates(self.folder / "tls")
@@ -251,7 +253,7 @@ class KafkaServer(PrivateServer):
     def _is_ready(self) -> bool:
         """Return True if the broker answers.
 
-        Each call opens a new connection, because a client that failed waits longer each time.
+        Each call opens a new connection, because a client waits longer after each failure.
         """
         from confluent_kafka import KafkaException
 

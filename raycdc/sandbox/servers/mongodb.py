@@ -2,11 +2,11 @@
 
 No package registry has MongoDB's own server. This emulation was written from MongoDB's documentation: commands,
 sessions, transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a
-cluster time, validators, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows
-no users (any password will do by ``authMechanism=PLAIN``, except for users who were given one), TLS, elections,
-sharding or isolation: writes of a transaction are visible immediately. Transactions conflict, and end by their age,
-only after ``transactionLifetimeLimitSeconds`` was set. Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set,
-`mongodb_choice.mongodb_for_tests` gives that one instead.
+cluster time, validators, fail points. It keeps everything in memory, so a server that was stopped starts empty. It has
+no TLS, elections or sharding. It has no users: any password is accepted by ``authMechanism=PLAIN``, except for a user
+with a password of `set_password`. It has no isolation: writes of a transaction are visible immediately. Transactions
+conflict, and end by their age, only after ``transactionLifetimeLimitSeconds`` was set. If ``RAYCDC_TEST_MONGODB_URI``
+names a real replica set, `mongodb_choice.mongodb_for_tests` returns this one instead.
 """
 
 from __future__ import annotations
@@ -200,7 +200,10 @@ def _java(*arguments: str, options: Sequence[str] = ()) -> list[str]:
 
 
 def _home() -> Path:
-    """Return the folder with the jars and the compiled emulation; a changed source has another folder."""
+    """Return the folder with the jars and the compiled emulation.
+
+    If the source changes, the folder is a different one.
+    """
     digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
     return build_once(f"mongodb-{_EMULATION.rsplit(':', 1)[1]}-{digest}", _build)
 

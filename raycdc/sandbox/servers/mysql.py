@@ -102,7 +102,7 @@ class MySqlServer(AnyMySql):
             # This version was built without TLS, and refuses the settings.
             lines = [line for line in text.splitlines() if not line.startswith("ssl-")]
             configuration.write_text("\n".join(lines) + "\n")
-        # An empty value means "no restriction"; the name without a value would mean the compiled-in folder.
+        # An empty value means "no restriction". An option without a value would mean the compiled-in folder.
         configuration.write_text(configuration.read_text().replace("\nsecure-file-priv\n", "\nsecure-file-priv=\n"))
         return arguments
 

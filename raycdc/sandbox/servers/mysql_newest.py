@@ -1,8 +1,8 @@
 """A private MySQL 9: Debian's unstable packages, unpacked into one folder and run with their own C library.
 
-Unstable moves, and a machine may be unable to reach it: then `ServerError` says so and tests skip. No file outside the
-folder is touched: apt works on a private state with an empty list of installed packages, so that it resolves
-everything down to the C library, and ``dpkg -x`` only unpacks.
+Unstable changes continually, and a machine may be unable to reach it. Then `ServerError` is raised, and tests are
+skipped. No file outside the folder is touched: apt works on a private state with an empty list of installed packages,
+so that it resolves everything down to the C library, and ``dpkg -x`` only unpacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raycdc.sandbox.servers.private import ServerError
 
 _PACKAGE = "mysql-server-core"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-#: Dependencies that only maintainer scripts need, which are not run.
+#: Dependencies that only maintainer scripts need. They are left out, because these scripts are not run.
 _UNUSED = re.compile(r"^(perl|perl-base|perl-modules.*|libperl.*|libgdbm.*|libdb5\.3.*)$")
 #: Seconds for each step of the installation; a slower mirror counts as unreachable.
 _STEP_S = 60

@@ -60,7 +60,7 @@ class PostgresServer(PrivateServer):
         self._template()
 
     def start(self) -> Self:
-        """See `PrivateServer.start`; the first one gets its data."""
+        """See `PrivateServer.start`. The first start creates the data."""
         if not (self.folder / "data").exists():
             shutil.copytree(self._template() / "data", self.folder / "data")
             _readable_home(self.folder)

@@ -69,7 +69,7 @@ def held_port() -> Iterator[int]:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-    """Poll `condition` until it holds. Raises `ServerError` with `what` if it does not hold in time."""
+    """Poll `condition` until it returns True. Raises `ServerError` with `what` if it does not do so in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -247,8 +247,8 @@ class PrivateServer(ABC):
     ) -> None:
         """Start the process and return when it is ready.
 
-        It prints to the last of `logs`. If it ends or is not ready in time, the error has the ends of all logs. Output
-        of an earlier run does not count.
+        The process prints to the last of `logs`. If it ends or is not ready in time, the error contains the ends of all
+        logs. Output of an earlier run does not count.
         """
         for log in logs:
             log.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 """Private servers of the S3 API: their addresses for clients, and their buckets.
 
 A private moto serves S3 and Glue in one Python process, small enough for every run of the tests. It keeps everything in
-memory, so data does not survive ``kill``. Keys and secrets are not checked. With racing clients, several sometimes win
-a conditional put: tests of such puts use `store_proxy`. S3Mock, Adobe's server of the S3 API, runs in Java and has the
-same weakness; its objects are files in the server's folder, and its listings are in order.
+memory, so data does not survive ``kill``. Keys and secrets are not checked. If clients race for a conditional put,
+several of them sometimes win. Tests of such puts use `store_proxy`. S3Mock, Adobe's server of the S3 API, runs in Java
+and has the same weakness. Its objects are files in the server's folder, and its listings are sorted.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class MotoServer(PrivateServer, S3Server):
     flavor: ClassVar[str] = "moto"
 
     def prepare(self) -> None:
-        """Do nothing: the program is among the locked development packages."""
+        """Do nothing, because the program is one of the locked development packages."""
 
     def _launch(self) -> None:
         log = self.folder / "out.log"

@@ -19,7 +19,7 @@ from raycdc.sandbox.cache import build_once
 from raycdc.sandbox.servers.certificates import write_certificates
 from raycdc.sandbox.servers.private import PrivateServer, fresh_name, wait_until
 
-#: Part of every template's name: raise it when the users, certificates or settings baked into templates change.
+#: A part of every template's name. Increase it when the users, certificates or settings in templates change.
 TEMPLATE_VERSION = 2
 _START_TIMEOUT_S = 300.0
 _PURGE_TIMEOUT_S = 300.0
@@ -35,7 +35,8 @@ _SETTINGS: Mapping[str, str] = {
     "binlog_row_image": "FULL",
     "innodb_buffer_pool_size": "256M",
     "innodb_log_file_size": "64M",
-    # A commit is given to the operating system, so kill -9 of the server loses nothing, but does not wait for the disk.
+    # A commit is written to the operating system without waiting for the disk. So kill -9 of the server loses no
+    # commit.
     "innodb_flush_log_at_trx_commit": "2",
     "sync_binlog": "0",
     "performance_schema": "OFF",
@@ -119,7 +120,7 @@ class DatabaseServer(PrivateServer):
         self._template()
 
     def start(self) -> Self:
-        """See `PrivateServer.start`; the first one gets its data."""
+        """See `PrivateServer.start`. The first start creates the data."""
         if not self.data_dir.exists():
             shutil.copytree(self._template(), self.folder, dirs_exist_ok=True, symlinks=True)
         return super().start()
@@ -147,8 +148,8 @@ class DatabaseServer(PrivateServer):
                         rows = list(cursor.fetchall())
             session = connection.thread_id()
         if any(statement.startswith("XA PREPARE") for statement in statements):
-            # Until the server has ended the session, no other session can end a transaction that it prepared
-            # (XAER_NOTA).
+            # As long as the server has not ended the session, no other session can end a transaction that the session
+            # prepared (XAER_NOTA).
             known = "SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = %d"
             wait_until(lambda: not self.execute(known % session), timeout_s=60, what=f"the end of session {session}")
         return rows
@@ -197,10 +198,10 @@ class DatabaseServer(PrivateServer):
         return [self.data_dir / str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
 
     def purge_logs(self, *, flushed: bool = False) -> str:
-        """Begin a new binary log, unless it was `flushed` just now, and remove the others; return its name.
+        """Begin a new binary log, and remove all earlier ones; return its name.
 
-        The server keeps files that a log connection has open, even an ended one: the purge is repeated until all are
-        removed.
+        If `flushed` is True, a new log was just begun. The server keeps files that a log connection has open, even if
+        the connection has ended, so the purge is repeated until all are removed.
         """
         if not flushed:
             self.execute("FLUSH BINARY LOGS")

@@ -1,6 +1,6 @@
-"""The shop of servers without SQL: its rows, and changes by customers, which a server's own client writes.
+"""The shop of servers without SQL: its rows, and its customers' changes, which a client of the server writes.
 
-Pure, except for random numbers: the same seed makes the same changes.
+Pure, except for random numbers; the same seed makes the same changes.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ FORMAT = "debezium-json"
 
 
 class KafkaSandbox(SandboxSourceServer):
-    """A Kafka broker. Its plain listener has no users; the one with TLS has."""
+    """A Kafka broker. Its plain listener needs no account; its TLS listener does."""
 
     title: ClassVar[str] = "Kafka"
     accounts: ClassVar[tuple[SandboxAccount, ...]] = ()

@@ -1,6 +1,6 @@
 """The kinds of sandbox servers, by the names that people type.
 
-Object stores, and an Iceberg catalog on one of them, describe themselves by sections of a configuration.
+Object stores, and an Iceberg catalog on such a store, have no shop; they give their sections of a configuration.
 """
 
 from __future__ import annotations
@@ -155,11 +155,11 @@ KINDS: Mapping[str, SandboxKind] = {
 
 
 def new_trial(kind: str, *, port: int | None = None, standard: bool = False) -> SandboxServer:
-    """Return a sandbox server of one of `KINDS`, which its block starts.
+    """Return a sandbox server of one of `KINDS`, which a ``with`` block starts.
 
-    A given `port` is used, and `ConfigError` raised if it is in use. With `standard`, the usual port is used if none is
-    given and it is free. The first start of a kind on a machine may take minutes, because it is downloaded; a
-    `ServerError` then says what is missing.
+    The server uses `port` if it is given; `ConfigError` is raised if the port is in use. If `standard` is True and no
+    port is given, the usual port is used if it is free. The first start of a kind on a machine downloads the server,
+    which may take minutes. A `ServerError` names missing parts.
     """
     found = KINDS[kind]
     # The port is checked before the start, because a client that waits for the new server would find the existing one.

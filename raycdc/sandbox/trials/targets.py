@@ -1,4 +1,4 @@
-"""The targets of the demo's pipeline, read by other libraries than raycdc's: local folders, or a sandbox server.
+"""The targets of the demo's pipeline: local folders, or a sandbox server. They are read without code of raycdc.
 
 A target has its section of the configuration, the location of its tables, code that shows them, and the rows of a table
 of the shop.
@@ -28,9 +28,12 @@ SHOWN = "orders"
 
 
 class SandboxTarget(AbstractContextManager["SandboxTarget"], ABC):
-    """A target of the demo; see the module's docstring. The block starts what is needed, and ends it."""
+    """A target of the demo; see the module's docstring.
 
-    #: True if the target is a server that ends with the block.
+    A ``with`` block starts its server, if it has one, and ends it.
+    """
+
+    #: True if the target is a server that ends with the ``with`` block.
     is_server = False
 
     def __enter__(self) -> Self:

@@ -28,7 +28,7 @@ _WIDTH = 80
 
 @dataclass(frozen=True, slots=True)
 class SandboxAccount:
-    """An account. `may` is its purpose, in words that follow the name."""
+    """An account. `may` describes its rights, in words that follow the name."""
 
     name: str
     password: str
@@ -36,7 +36,7 @@ class SandboxAccount:
 
 
 class SandboxServer(AbstractContextManager["SandboxServer"], ABC):
-    """A sandbox server. The block starts the server and removes it."""
+    """A sandbox server. A ``with`` block starts the server, and removes it at the end."""
 
     #: The name by which people know the server.
     title: ClassVar[str]
@@ -114,7 +114,10 @@ class SandboxSourceServer(SandboxServer):
         """Create the shop; called once."""
 
     def alter(self) -> None:
-        """Change the columns of a table, if the server has columns. Not while another thread is in `step`."""
+        """Change the columns of a table, if the server has columns.
+
+        Must not be called while another thread is in `step`.
+        """
 
     @abstractmethod
     def step(self) -> None:

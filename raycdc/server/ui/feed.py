@@ -1,7 +1,7 @@
 """Makes the data of open pages, once a second for each page.
 
-The part that is equal for all pages is made once. Without an open page no work is done. A page gets the pipeline's
-status with one page of its tables, and the new part of its history.
+The part that is equal for all pages is made once. Without an open page no work is done. Each open page gets the
+pipeline's status with a selection of its tables, and the part of the history that it lacks.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ def _type_text(column: LogicalType) -> str:
 
 STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-#: Scripts and styles come only from this server, none of them in the markup; text never becomes markup (Trusted Types);
-#: the page cannot be framed, and sends requests only to this server.
+#: The page's security policy. Scripts and styles come only from files of this server. Text never becomes markup
+#: (Trusted Types). The page cannot be framed, and sends requests only to this server.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"

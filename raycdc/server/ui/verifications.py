@@ -27,7 +27,7 @@ from raycdc.server.blocking import HEADERS, TooManyCallsError, error, in_thread,
 
 #: The number of remembered comparisons.
 KEPT = 20
-#: The number of characters of the command's error output that are kept: the last ones.
+#: The number of characters that are kept of the command's error output. The last ones are kept.
 TEXT_MAX = 2000
 BODY_MAX = 4096
 

@@ -35,35 +35,36 @@ from raycdc.sinks.tasks import json_lines
 
 _BEGIN = """# Types: from the source to each target
 
-How columns look on their way: from the source's type to Arrow (which Spark and Python see), and to the column of each
-target. A value arrives as it is, or its table is parked with an error that names the column. Where a name of a type
-has numbers, they are an example. `raycdc docs mysql` and `raycdc docs mongodb` say what can be chosen about a
-source's types, `raycdc docs targets` what each target refuses, and `raycdc plan` prints the columns of one's own
-tables."""
+The tables below show the type of a column at the source, in Arrow (which Spark and Python see), and in each target. A
+value arrives unchanged, or its table is parked with an error that names the column. Numbers in the name of a type are
+examples. `raycdc docs mysql` and `raycdc docs mongodb` describe the options for types of a source, and `raycdc docs
+targets` the values that each target refuses. `raycdc plan` prints the columns of your own tables."""
 
 _JSON = """## As JSON
 
-How one value looks in `jsonl` and in the messages of the formats that can be written. A value that is NULL is `null`
-everywhere, and there are no numbers for NaN and infinities: `jsonl` has null, `maxwell-json` and `debezium-json` have
-their names as text."""
+The table shows one value of each type in `jsonl`, and in the messages of the formats that can be written. NULL is
+`null` everywhere. JSON has no numbers for NaN and infinities: `jsonl` has null, `maxwell-json` and `debezium-json` have
+the names of these values as texts."""
 
-_KAFKA = """## Topics whose columns are given
+_KAFKA = """## Topics with declared columns
 
-Messages of Kafka have the types of their format where that says any, else whole numbers, doubles, texts, booleans and
-JSON. `columns = "…"` of a format (`raycdc docs formats`) takes the words below, in the spellings of MySQL, Spark and
-Flink, with the parameters that those have; from there on they are as the same types above."""
+If the format of a topic includes types, its columns have these types; otherwise they are whole numbers, doubles, texts,
+booleans and JSON. With `columns = "…"` of a format (`raycdc docs formats`) you can declare columns. The types below may
+be used, in the spellings of MySQL, Spark and Flink and with their parameters. In targets they become the same as the
+types above."""
 
-_NOTES = """Where more digits than 38 are text in lakes, databases have an exact number. A key of a MySQL target has the
-length of the source's column, up to 768; where that is not known, the table is refused by name. A moment that is no
-`timestamp` of MySQL is a `datetime(6)` in UTC there, because MySQL's `timestamp` has the years 1970 to 2038 only."""
+_NOTES = """If a decimal has more than 38 digits, lakes have a text, and databases have an exact number. A text in a
+key of a MySQL target has the length of the source's column, up to 768 characters; if this length is not known, the
+table is refused. A moment that does not come from a MySQL `timestamp` becomes a `datetime(6)` in UTC in a MySQL target,
+because MySQL's `timestamp` only has the years 1970 to 2038."""
 
 _LIMITS = """## How much a target holds
 
-What a target can hold of one table. More columns, or a larger key, park the table before its first row, and at the
-change of its schema that makes them too many. One of the columns of a database's table is raycdc's own (two where
-several tables share an upsert target), because changed rows are marked in a table beside it. What the server says when
-a target is made or changed parks the table, too. A single row that is too large is refused by the server;
-`pipeline.on_bad_record` says what becomes of it."""
+The table shows how many columns, and how large a key, a target can have. A table that exceeds the limits is parked
+before its first row, or at the change of its schema by which it exceeds them. In a database, one column is needed by
+raycdc (two if several tables share an upsert target), because changed rows are marked in an additional table. If the
+server refuses to create or change a target, the table is parked, too. A single row that is too large is refused by the
+server; `pipeline.on_bad_record` says what happens to it."""
 
 #: The spellings of MySQL types whose parameters matter; any other type has one spelling.
 _SPELLED: Mapping[str, tuple[str, ...]] = {
@@ -153,7 +154,7 @@ def types_page() -> str:
         _texts("MySQL, MariaDB", mysql),
         _texts("MongoDB", mongodb),
         _KAFKA,
-        _lakes("a word of `columns`", topics),
+        _lakes("type in `columns`", topics),
         _LIMITS,
         _limits(),
     ]
@@ -167,7 +168,7 @@ def _limits() -> str:
         "columns in its key",
         "bytes in its key",
         "name of a column",
-        "said by the server, or by the row",
+        "other limits, checked by the server or for each row",
     )
     return table(head, [_limit_cells(kind, limits) for kind, limits in LIMITS.items()])
 

@@ -49,7 +49,7 @@ __all__ = [
     "TargetShape",
 ]
 
-#: What a target contains: the present rows of the table, or every change of it.
+#: The content of a target: the present rows of the table (`UPSERT`), or every change of the table (`CHANGELOG`).
 UPSERT = "upsert"
 CHANGELOG = "changelog"
 
@@ -248,7 +248,8 @@ class Sink(ABC):
         return {}
 
     def blocked(self, target: TableId, *, wholly: bool = False) -> str:
-        """Return a sentence that says who has this target locked; empty if it is not locked, or if that is unknown.
+        """Return a sentence that names the client that has this target locked; empty if the target is not locked, or if
+        that is unknown.
 
         If `wholly` is True, only locks that prevent all writes count. Called for a target that raised `SinkLockedError`
         for minutes. Called with `wholly` for other targets of the sink, to see if they can be written.

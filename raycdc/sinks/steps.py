@@ -271,7 +271,7 @@ class Target(ABC):
         """Delete the files staged for `step`, which the target already holds."""
 
     def abandon(self, staged: Any) -> None:  # noqa: B027
-        """Delete the `staged` files of a target that is gone."""
+        """Delete the `staged` files of a target that does not exist any more."""
 
     @abstractmethod
     def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
@@ -481,7 +481,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 case OwnTarget() | ForeignTarget(unusable=None) if work.replaces and not holds(
                     state.vector, commit_metadata.vector, work.target
                 ):
-                    # The user wants the target replaced, whoever wrote it.
+                    # The user requested that any target is replaced, so its writer does not matter.
                     target.replace(work, commit_metadata)
                 case MissingTarget(lost=None) if self._is_made_by_commit(work):
                     return

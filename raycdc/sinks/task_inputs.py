@@ -20,7 +20,7 @@ from raycdc.state.manifests.manifest import Segment
 #: The least input in bytes for which a second task saves time, because starting a task takes about 70 ms of a worker.
 TASK_BYTES_MIN = 16 << 20
 
-#: The largest input of a task that writes one file, in bytes of Arrow data, whatever the parallelism.
+#: The largest input of a task that writes one file, in bytes of Arrow data, for any parallelism.
 TASK_BYTES_MAX = 512 << 20
 
 #: The same for tables whose files merges rewrite, because a changed row means rewriting its whole file.

@@ -105,8 +105,8 @@ def matches_nothing(pattern: str, key_path: str, noun: str) -> str:
 def pattern_results(
     key_path: str, patterns: Iterable[str], tables: Iterable[TableId], *, noun: str, fix: str
 ) -> list[CheckResult]:
-    """Return the warnings of ``raycdc check`` for patterns that select nothing; `fix` says what happens to later
-    tables.
+    """Return the warnings of ``raycdc check`` for patterns that select nothing; in their text, `fix` says what happens
+    to tables that are created later.
     """
     return [
         CheckResult(f"{noun}s", matches_nothing(pattern, key_path, noun), fix, required=False)
@@ -130,7 +130,7 @@ class SelectionChanges:
 
 
 def known_tables(last: Manifest | None) -> set[str]:
-    """Return all tables that the state knows or knew, including dropped ones."""
+    """Return all tables that are in the state or were in it, including dropped tables."""
     if last is None:
         return set()
     stream = stream_of(last)

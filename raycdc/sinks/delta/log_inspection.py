@@ -295,7 +295,7 @@ class LogWatch:
             return True
 
     def _has_all_of(self, table: DeltaTable, version: int) -> bool:
-        """Return True if `table` has all data files of an older version of it, and so all its rows."""
+        """Return True if `table` has all data files of one of its older versions, and so all rows of that version."""
         if version < 0 or has_vectors(table):
             return False
         return self._rows_at(version).keys() <= _files(table).keys()

@@ -104,11 +104,11 @@ def _of_spark(
     refusal: type[SinkError] = TargetModifiedError,
     rivals_win: bool = False,
 ) -> Iterator[None]:
-    """Turn Spark's errors within the block into errors of raycdc. Their message says about the table what the text
-    `what` says. An error of Delta or of Spark's analysis becomes a `refusal`. An error that another writer caused
-    becomes a `TargetModifiedError`, or a `CommitFailedError` if `rivals_win` is True. Any other error of Spark or the
-    disk becomes a `SparkLostError` if the JVM of `spark` is gone, and a `SinkError` otherwise. All remaining errors,
-    such as invalid SQL, are bugs and pass through.
+    """Turn Spark's errors within the block into errors of raycdc. The text `what` is the rest of the message's
+    sentence, whose subject is the table. An error of Delta or of Spark's analysis becomes a `refusal`. An error that
+    another writer caused becomes a `TargetModifiedError`, or a `CommitFailedError` if `rivals_win` is True. Any other
+    error of Spark or the disk becomes a `SparkLostError` if the JVM of `spark` is gone, and a `SinkError` otherwise.
+    All remaining errors, such as invalid SQL, are bugs and pass through.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import ParseException, PySparkException

@@ -163,7 +163,7 @@ class DeltaSteps(Target):
 
     def abandon(self, staged: StagedDelta) -> None:
         with suppress(OSError, DeltaError):
-            # If the table exists, a restored older version of it may use these files, so they are kept.
+            # If the table exists, an older version of the table may be restored and need these files, so they are kept.
             if not is_table(self._table.path):
                 delete(file.path for file in staged.append)
                 delete(file.path for file in staged.merge)

@@ -308,7 +308,7 @@ class FileSteps(FilesTarget):
         self._notes.write_newest(note)
 
     def _accept(self) -> None:
-        """Note that this run writes to the folder, whatever it contains."""
+        """Record that this run may write to the folder, so that its content is not checked again."""
         if self.name not in self._accepted:
             self._writers.enter()
             self._accepted.add(self.name)

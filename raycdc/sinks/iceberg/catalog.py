@@ -377,7 +377,9 @@ class ReopenedCatalog:
             return ask(self._newest(refused=catalog))
 
     def _newest(self, *, refused: Catalog | None = None) -> Catalog:
-        """Return the catalog opened with the present keys; if `refused` is given, a new one instead of it."""
+        """Return the catalog opened with the present keys. If the catalog `refused` is given, return a new catalog
+        instead.
+        """
         with self._lock:
             now, storage = self._options.now(), self._storage.now()
             before = self._catalog

@@ -64,7 +64,7 @@ def _none(_snapshot: int) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CommitProperties:
-    """The metadata of a commit besides its content.
+    """The metadata of a commit.
 
     `note` has properties for the snapshot. `properties` returns the properties to set on the table, and gets the
     snapshot's id. The table properties named in `moot` are removed. The snapshots in `left_out` are dropped.
@@ -109,7 +109,7 @@ class _Overwrite(_OverwriteFiles):
 
 
 class _Replace(_Overwrite):
-    """A commit that replaces files by others with the same rows.
+    """A commit that replaces files by new files with the same rows.
 
     Its snapshot has Iceberg's operation ``replace``: readers that follow the table skip it, and other writers know that
     no row changed. pyiceberg defines the operation, but cannot make such a commit.

@@ -119,7 +119,9 @@ def _has_rows_of(
 
 
 def _counts_say_so(suspects: Sequence[Snapshot]) -> bool:
-    """Return True if others added at least as many rows as they deleted, by the counts in their snapshots."""
+    """Return True if other writers added at least as many rows as they deleted, according to the counts in their
+    snapshots.
+    """
     each = [one.summary for one in suspects if one.summary is not None]
     added, deleted = (sum(int(one[name] or 0) for one in each) for name in ("added-records", "deleted-records"))
     return added >= deleted

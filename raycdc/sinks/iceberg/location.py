@@ -187,7 +187,7 @@ def warehouse_of(text: str, storage: StorageSettings) -> str:
 
 
 def store_properties(warehouse: str, given: Mapping[str, str], storage: StorageSettings) -> dict[str, str]:
-    """Return the properties of a catalog: those `given`, completed from ``[storage]``."""
+    """Return the properties `given` to a catalog, completed by the settings of ``[storage]``."""
     locations = [ObjectLocation(kind, "any") for kind in StoreKind] if storage != StorageSettings() else []
     if is_in_store(warehouse):
         locations.append(_object_of(warehouse))

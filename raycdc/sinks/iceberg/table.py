@@ -85,7 +85,7 @@ PROPERTIES = {
     "commit.manifest.min-count-to-merge": "10",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
-    # Our rewriting reads whole files, so others must not write delete files.
+    # raycdc rewrites whole data files and does not read delete files, so other writers must not write delete files.
     "write.delete.mode": "copy-on-write",
     "write.update.mode": "copy-on-write",
     "write.merge.mode": "copy-on-write",
@@ -392,9 +392,8 @@ def check_sources(table: IcebergTarget, columns: Sequence[IcebergColumn]) -> Non
 
 
 def check_identifiers(table: IcebergTarget, key: Sequence[str]) -> None:
-    """Raise `SinkError` if others gave the table identifier fields by which its rows are not unique.
-
-    The `key` is the one by which rows are unique (empty: a changelog).
+    """Raise `SinkError` if another writer gave the table identifier fields by which its rows are not unique. The rows
+    are unique by `key` (empty: a changelog).
     """
     identifiers = table.table.metadata.schema().identifier_field_names()
     if identifiers and not (key and set(key) <= identifiers):

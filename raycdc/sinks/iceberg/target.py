@@ -128,7 +128,8 @@ def _numbered(
     """
     here = {column.name: column for column in present}
     kept_by: dict[int, str] = {}
-    #: If two columns keep the values of the same column, the one with its name keeps the id.
+    #: If two columns get the values of the same present column, the column with the name of the present column keeps
+    #: its id.
     for p in sorted(plan.columns, key=lambda p: p.name != p.values_of):
         if p.values_of is not None and _is_read_as(here[p.values_of].arrow, p.column.type):
             kept_by.setdefault(here[p.values_of].id, p.name)

@@ -172,7 +172,7 @@ class MySqlTables:
         self._change(f"ALTER TABLE {_name(target)} {parts}")
 
     def _clauses(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str]) -> list[str]:
-        """Return the clauses of the one ALTER that applies the plan to a table with the columns of its record."""
+        """Return the clauses of an ALTER TABLE that applies the plan to a table with the columns of its record."""
         there = self._types(target)
         if missing := [c.name for c in present.columns if c.name not in there]:
             raise TargetModifiedError(

@@ -45,7 +45,7 @@ class Address:
 
     @property
     def names(self) -> NameRules:
-        """Return the rules for names: those of the server, without the names of raycdc's own tables."""
+        """Return the rules for names: the rules of the server, which also exclude the names of raycdc's own tables."""
         rules = NAMES[self.kind]
         if self.kind == "postgresql":
             return replace(rules, ours=frozenset({f"public.{COMMIT_TABLE}", f"{STAGE_SCHEMA}."}))

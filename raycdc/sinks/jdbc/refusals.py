@@ -135,8 +135,8 @@ def postgres_grant(sqlstate: str, text: str, user: str) -> str:
 def postgres_unreached(text: str) -> type[SinkError]:
     """Return the error class for a failure to connect.
 
-    If the server refuses the connection (FATAL), or if the certificate has a problem, a retry cannot succeed. An
-    exception are refusals whose text says that a later attempt may succeed.
+    If the server refuses the connection (FATAL), or if the certificate has a problem, a retry cannot succeed. The
+    exception is a refusal whose text says that a later attempt may succeed.
     """
     if _TLS_REFUSED.search(text):
         return SinkError

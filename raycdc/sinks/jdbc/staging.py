@@ -181,7 +181,7 @@ class Staging:
                 self._delete(rows, table, deleted)
 
     def _delete(self, rows: Incoming, table: StagedTable, condition: str = "TRUE") -> None:
-        """Delete the rows of the target with keys of those rows of `table` for which the `condition` is true."""
+        """Delete the rows of the target that have the key of a row of `table` for which `condition` is true."""
         target, matching = relation(self._dialect, rows.target), match(self._dialect, rows.key)
         self._statements.run(self._dialect.delete_matching(target, self._stage(table.name), matching, condition))
 

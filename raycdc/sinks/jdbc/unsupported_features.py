@@ -175,7 +175,7 @@ def _postgres_key(rows: Rows, relation: str, demands: TableRequirements) -> Unsu
     )
     found = False
     for name, columns, sees_all, loose in indexes:
-        # ON CONFLICT takes each unique index on the key's columns, whatever its collation is.
+        # ON CONFLICT uses every unique index on the key's columns, of any collation.
         is_key = set(str(columns or "").split(chr(31))) == set(demands.key)
         if loose and (is_key or demands.adopts):
             return _merging(f"of index {name}", "a nondeterministic collation")

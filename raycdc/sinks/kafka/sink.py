@@ -332,9 +332,8 @@ class KafkaSink(Sink):
         self._reached.note(work.target, _goal(work, STEP_TOMBSTONE))
 
     def _bar(self, work: TableCommit, part: int | None, *, barred: int | None = None) -> int:
-        """Write a tombstone of a part, or of the table after its first `barred` parts have theirs.
-
-        Return the number of parts.
+        """Write a tombstone of a part. For the table, write its tombstone after its first `barred` parts have
+        tombstones. Return the number of parts.
         """
         target = self._target(work.target) if part is None else self._target(work.target).part(part)
         return self._run(Bar(target, _goal(work, STEP_TOMBSTONE), work.target, barred))

@@ -52,7 +52,9 @@ class Ownership:
 
     @property
     def created_by_pipeline(self) -> bool:
-        """Return True if this pipeline created or emptied the table, with this state or another one."""
+        """Return True if a pipeline with this name created or emptied the table, with this state or with an earlier
+        one.
+        """
         return is_of_pipeline(self.created_by, self.app_id)
 
     def left_behind(self, present: Sequence[str], source: Collection[str]) -> list[str]:

@@ -313,7 +313,9 @@ def check_fields(
 
 @njit
 def put_fields(out: Any, at: Any, starts: Any, data: Any, valid: Any, left: Any, left_spans: Any) -> None:
-    """Write the fields of documents, which `check_fields` has checked, without ``_id`` and those `left` out."""
+    """Write the fields of documents, which `check_fields` has checked, without ``_id`` and without the fields in
+    `left`.
+    """
     for i in range(len(at)):
         if not valid[i]:
             continue

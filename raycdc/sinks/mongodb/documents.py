@@ -273,7 +273,7 @@ class _Texts:
     missing: bool
 
     def sizes(self) -> Any:
-        # Besides its bytes, a value has a length, and either a subtype or a final NUL.
+        # In addition to its bytes, a value has a length, and either a subtype or a final NUL.
         more = 9 if self.subtype == bson_loops.OLD_BINARY else 5
         return _sizes(self.name, self.valid, np.diff(self.starts) + more, self.missing)
 

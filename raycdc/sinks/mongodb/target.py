@@ -133,7 +133,7 @@ def _refuse(document: Document | None, target: TableId, where: str, why: str) ->
 
 
 _NUMBERS = ("int", "long", "double", "decimal")
-#: The BSON types whose values may equal values of a form, if there are others than the form's own.
+#: For a BSON form, all types whose values may equal a value of the form, if there are several such types.
 _TYPES = dict.fromkeys((BsonForm.INT32, BsonForm.INT64, BsonForm.UINT64, BsonForm.DOUBLE, BsonForm.DECIMAL), _NUMBERS)
 
 

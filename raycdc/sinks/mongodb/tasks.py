@@ -46,7 +46,7 @@ def merged_rows(table: TableInput, merged: MergedTarget | None) -> pa.Table:
 
 
 def merges(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
-    """Return the statements that write those of `merged_rows` that are not deletions."""
+    """Return the statements that write the rows among `merged_rows` that are not deletions."""
     return layout.merges(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
@@ -56,7 +56,9 @@ def deletions(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
 
 
 def removals(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
-    """Return the statements that delete the documents of all `merged_rows`; `merges` then writes those that stay."""
+    """Return the statements that delete the documents of all `merged_rows`. `merges` writes the rows that are not
+    deleted afterwards.
+    """
     return layout.removals(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 

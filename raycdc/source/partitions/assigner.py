@@ -148,7 +148,7 @@ class PartitionAssigner:
         return frozenset(self._waiting)
 
     def add(self, split_ids: Iterable[str]) -> None:
-        """Add new splits, or those of a restored state."""
+        """Add new splits, or the splits of a restored state."""
         self._waiting.update(s for s in split_ids if s not in self._owners)
         self.give()
 
@@ -223,7 +223,9 @@ class PartitionAssigner:
 
 
 def distribute(splits: Iterable[str], load: Mapping[int, Collection[str]]) -> dict[int, list[str]]:
-    """Return `splits` distributed to the readers of `load` (reader → its splits), each to the one with the fewest."""
+    """Distribute `splits` to the readers of `load` (reader → its splits). Each goes to the reader that has the fewest
+    then.
+    """
     counts = [(len(owned), reader) for reader, owned in load.items()]
     heapify(counts)
     placed: dict[int, list[str]] = {}

@@ -277,7 +277,7 @@ class SplitEnumerator(Protocol):
     def handle_split_request(self, subtask_id: int) -> None: ...
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
-        """Take back splits at their last sealed state, because reader `subtask_id` is gone."""
+        """Take back splits at their last sealed state, because reader `subtask_id` was lost."""
 
     def add_reader(self, subtask_id: int) -> None: ...
 

@@ -27,7 +27,7 @@ from typing import Any
 from raycdc.errors import FencedError, ProtocolError
 from raycdc.source.protocol.source_event import PROTOCOL_VERSION, Message, decode, encode, pack, unpack
 
-#: If more messages than this are unacknowledged, the peer is gone or the sender has a bug.
+#: If more messages than this are unacknowledged, the other end was lost or the sender has a bug.
 UNACKNOWLEDGED_MAX = 100_000
 
 

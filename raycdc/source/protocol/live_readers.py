@@ -45,7 +45,9 @@ class LiveReader:
         return subtask_id, self.link.identity.incarnation
 
     def ask_back(self, split_ids: Iterable[str]) -> None:
-        """Tell the reader to give these splits back, except those that it lacks or was already asked for."""
+        """Ask the reader to give these splits back. Splits that it does not have, or was already asked to give back,
+        are skipped.
+        """
         fresh = [split_id for split_id in split_ids if split_id in self.splits and split_id not in self.asked_back]
         if fresh:
             self.asked_back.update(fresh)

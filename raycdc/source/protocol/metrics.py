@@ -36,7 +36,9 @@ class SplitLoad:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetrics:
-    """A reader's figures of all its partitions together. `paused` counts those that wait for slower ones."""
+    """A reader's figures of all its partitions together. `paused` is the number of partitions that wait for slower
+    partitions.
+    """
 
     #: ``currentFetchEventTimeLag``
     fetch_lag_ms: int | None = None

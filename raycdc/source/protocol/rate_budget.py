@@ -39,7 +39,7 @@ WHOLE = 1_000_000
 LEASE_S = 5.0
 #: The shortest time between two distributions of quotas; the readers' figures cover about a second.
 POLL_EVERY_S = 0.5
-#: A quota is sent again when it changes by more than this part of it.
+#: A quota is sent again when it has changed by more than this fraction.
 WORTH_TELLING = 0.1
 #: The part of the budget that is reserved for chunks, even if logs could use everything.
 CHUNKS_LEAST = WHOLE // 10
@@ -94,7 +94,7 @@ Holder = tuple[int, int]
 
 @dataclass(slots=True)
 class _UsableGrants:
-    """The grants that a reader may be using: the one that it confirmed, and all that were sent since."""
+    """The grants that a reader may be using: the grant that it confirmed last, and all grants that were sent since."""
 
     grants: deque[Grant]
     wanted: Mapping[str, int] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class RateLimiter:
         held.wanted = {lane: reported.wanted for lane, reported in demand.lanes.items()}
 
     def lost(self, reader: Holder, *, heard_s: float) -> None:
-        """Remove a reader that is gone or given up; its last message came at `heard_s`."""
+        """Remove a reader that was lost or fenced; its last message came at `heard_s`."""
         held = self._readers.pop(reader, None)
         if held is not None and held.all:
             self._owed.append((heard_s + LEASE_S, held.all))

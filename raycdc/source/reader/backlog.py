@@ -27,7 +27,7 @@ class FetcherSplits(Generic[SplitT]):
         self.wake_up = wake_up
         #: The splits of the fetcher after all `changes` are handled.
         self.split_ids: set[str] = set()
-        #: Changes that the fetcher has not taken yet; those that add splits with the number of the addition.
+        #: Changes that the fetcher has not taken yet. A change that adds splits has the number of the addition.
         self.changes: deque[tuple[SplitsChange[SplitT], int]] = deque()
         self._backlog = backlog
 

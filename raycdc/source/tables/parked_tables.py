@@ -156,7 +156,7 @@ class ParkedTables(Generic[DescribedT]):
         return waits and table in self._new and (certain or table in self._awaited)
 
     def is_over(self, table: TableId) -> bool:
-        """Return True if dropping the table leaves nothing to decide, because no target has anything of it."""
+        """Return True if no decision is needed after the table is dropped, because no target has rows of it."""
         return table in self._refused and table in self._new
 
     def made(self, table: TableId) -> None:

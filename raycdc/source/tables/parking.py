@@ -81,7 +81,7 @@ class TableRequest(StrEnum):
 
     @property
     def leaves(self) -> bool:
-        """Return True if the table is to stay parked, so that no new snapshot of it is wanted."""
+        """Return True if the request leaves the table parked, so that it needs no new snapshot."""
         return self in (TableRequest.PAUSE, TableRequest.REMOVE)
 
     @property

@@ -106,7 +106,7 @@ def begin(
 def truncation(
     table: TableId, schema: TableSchema, position: StatementPosition, *, seq: int, statement: str | None = None
 ) -> LogRows:
-    """Return the changelog row that says that all rows of the table are gone; all its columns are null.
+    """Return the changelog row for a truncation of the table; all its columns are null.
 
     `statement` is the position of the statement that truncates the table; None if the log has no such statement.
     """

@@ -154,7 +154,9 @@ def _has_begun(state: TableState) -> bool:
 
 
 def replaced(store: CheckpointStore) -> Callable[[Sequence[TableId]], bool]:
-    """Return a function that says if a command wants the first epoch of source tables to replace their target."""
+    """Return a function that returns True if a command requests that the first epoch of source tables replaces their
+    target.
+    """
 
     def asked_for(sources: Sequence[TableId]) -> bool:
         names = {name for one in requests_of(store).commands if one.replaces for name in one.begins}

@@ -60,7 +60,9 @@ class ChunkReaders:
         return found
 
     def take_unnotified(self, *, but: int | None) -> list[int]:
-        """Return the readers, without `but`, that ask and were not yet told that there are no more chunks."""
+        """Return the readers that request chunks and were not yet notified that there are no more. The reader `but` is
+        left out.
+        """
         unnotified = sorted(set(self.asking) - self._reported - {but})
         self._reported.update(unnotified)
         return unnotified
@@ -158,7 +160,7 @@ class ChunkAssignments:
             self._context.signal_no_more_splits(subtask_id)
 
     def send(self, out: AssignedChunk, event: ChunkReaderEvent) -> None:
-        """Send the event to the reader of the chunk, unless that is gone."""
+        """Send the event to the reader of the chunk, unless that reader was lost."""
         if out.owner is not None:
             self._context.send_event(out.owner, event)
 

@@ -165,7 +165,7 @@ class IncrementalSnapshotEnumerator:
             self._context.end_split(chunk.split_id, attempt=chunk.attempt)
         out = self._chunks.attempt(chunk)
         if out is None:
-            return  # The event is about an attempt that is over; its sender was notified, or is gone.
+            return  # The attempt is over; the sender of the event was notified, or was lost.
         match event:
             case OpenChunkRequest():
                 self._stream.send(event)
@@ -191,7 +191,7 @@ class IncrementalSnapshotEnumerator:
                 self._chunks.send(out, event)
                 self._chunks.put_back(out)
                 if fate is Fate.BACKFILL_OVER:
-                    # If the incarnation is another one, the table's chunks belong to a newer snapshot.
+                    # If the incarnation differs, the table's chunks belong to a newer snapshot.
                     if self._planning.is_of_now(out.split):
                         self._planning.end_chunks(out.split.table)
                     self._backfills.refused(out.split, event.reason)

@@ -97,7 +97,7 @@ class LocatingStream:
 
 @dataclass(frozen=True, slots=True)
 class LocatedStream:
-    """The split may be given to a reader as it is."""
+    """The split's position is valid, so the split may be given to a reader."""
 
     split: StreamSplit
 

@@ -60,7 +60,7 @@ class ChunkOpenings:
         self._waiting: list[tuple[OpeningRequest, float]] = []
 
     def withdraw(self, chunk: ChunkId) -> None:
-        """Forget a waiting chunk, because its reader is gone."""
+        """Forget a waiting chunk, because its reader was lost."""
         self._waiting = [waiting for waiting in self._waiting if waiting[0].split.chunk_id != chunk]
 
     def take_due(self, *, now_s: float) -> list[OpeningRequest]:

@@ -377,7 +377,7 @@ class HandOff:
             chunks.removals.truncate()
 
     def rows(self, rows: LogRows, *, now_s: float) -> LogRows | None:
-        """Return those of `rows` to pass on now; hold or drop the others."""
+        """Return the rows among `rows` that are emitted now; hold or drop the rest."""
         chunks = self._tables.get(rows.table)
         if chunks is None:
             state = self._table_states[rows.table]

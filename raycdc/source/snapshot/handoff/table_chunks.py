@@ -227,7 +227,7 @@ class TableChunks:
         return [chunk.split for chunk in self._open.values()]
 
     def pass_on(self, rows: LogRows, *, now_s: float) -> LogRows | None:
-        """Return those of `rows` to pass on now; hold or drop the others."""
+        """Return the rows among `rows` that are emitted now; hold or drop the rest."""
         state = self.state
         if isinstance(state, AsOf):
             if rows.ordinals.size and state.bars(int(rows.ordinals[-1])):

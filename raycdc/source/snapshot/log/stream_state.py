@@ -82,7 +82,7 @@ class StreamState:
 
     @property
     def tables(self) -> tuple[TableId, ...]:
-        """Return all tables, in whatever state."""
+        """Return all tables, each in any of its states."""
         return (*self.followed, *self.parked, *self.catching_up)
 
     def park(self, table: TableId, parking: ParkingCause, *, number: int, announced: bool = False) -> StreamState:

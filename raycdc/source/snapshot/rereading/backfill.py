@@ -124,7 +124,7 @@ class Backfills:
     on_locked: Callable[[TableId], None] = lambda _: None
     #: Called with the progress of a table's backfill; None if it has no running backfill any more.
     on_progress: Callable[[TableId, BackfillProgress | None], None] = lambda *_: None
-    #: True if a backfill ended and no manifest says so yet.
+    #: True if a backfill has ended and its end is in no manifest yet.
     has_changes: bool = False
     _all: dict[str, _Running] = field(default_factory=dict)
 

@@ -176,7 +176,9 @@ class CompactToParquet(TableTask[CompactedFile]):
 
 
 def compacted_rows(table: TableInput, *, order_by: str = "") -> Compacted:
-    """Return the last row of each key (by `order_by`, if given) with `DELETED`, in memory."""
+    """Return the last row of each key, with the column `DELETED`. With `order_by`, return the row with the greatest
+    value of that column.
+    """
     rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64())])
     return last_per_key(rows, table.schema.primary_key, table.schema.arrow().names, order_by=order_by)
 

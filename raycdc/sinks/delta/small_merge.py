@@ -134,7 +134,9 @@ def _small(files: Sequence[SnapshotFile]) -> bool:
 
 
 def snapshot_files(table: DeltaTable) -> list[SnapshotFile] | None:
-    """Return the data files of the snapshot of `table`; None if another writer described some in another way."""
+    """Return the data files of the snapshot of `table`; None if another writer described a file in a form that this
+    module does not read.
+    """
     partition_by = table.metadata().partition_columns
     found = pa.table(table.get_add_actions(flatten=True))
     if not _has_values(found, partition_by, pa.schema(table.schema().to_arrow())):

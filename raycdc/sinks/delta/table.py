@@ -67,7 +67,7 @@ def version_to_vector(version: int) -> CommitVector:
 
 
 def mark_of(app_id: str) -> str:
-    """Return the id of the app transaction by which a pipeline's commits say which table they are for."""
+    """Return the id of the app transaction by which a pipeline's commits record the table that they were made for."""
     return f"{app_id}:table"
 
 

@@ -115,7 +115,7 @@ _BARRED = re.compile(r"barred-([0-9a-f]{8})\.json")
 
 
 class Writers:
-    """The notes of writers in `folder`, which the pipeline `app_id` reads and writes."""
+    """The notes about the pipelines that write to `folder`. The pipeline `app_id` reads and writes them."""
 
     def __init__(self, folder: Path, app_id: str) -> None:
         self._folder = folder

@@ -150,7 +150,9 @@ _BARRED = re.compile(r"barred-([0-9a-f]{8})\.json")
 
 
 class StoreWriters:
-    """The notes of writers of the target in `folder`, which the pipeline `app_id` reads and writes by `notes`."""
+    """The notes about the pipelines that write to the target in `folder`. The pipeline `app_id` reads and writes them
+    through `notes`.
+    """
 
     def __init__(self, folder: StorePath, notes: StoreNotes, app_id: str) -> None:
         self._folder = folder

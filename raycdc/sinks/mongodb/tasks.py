@@ -170,7 +170,9 @@ class LoadTasks:
             self._context.run_tasks(tasks)
 
     def merged_target(self, work: Work) -> MergedTarget | None:
-        """Return the facts about a merged target; None if it has the rows of one table under its own key."""
+        """Return the description of a merged target; None if the target has the rows of one table under the table's own
+        key.
+        """
         return MergedTarget.of(work) if self._context.upsert else None
 
     def layout(self, work: Work, held: TargetRecord) -> DocumentLayout:

@@ -22,7 +22,7 @@ class OpeningRequest:
 
 @dataclass(frozen=True, slots=True)
 class OpeningGranted:
-    """The hand-off holds the chunk's keys from here on."""
+    """The decision that the chunk is open. The hand-off holds log rows with the chunk's keys from here on."""
 
 
 @dataclass(frozen=True, slots=True)

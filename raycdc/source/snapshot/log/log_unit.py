@@ -54,7 +54,7 @@ class AlterTableUpdate:
 
 @dataclass(frozen=True, slots=True)
 class DropTableUpdate:
-    """`changes` are the events for targets, if any."""
+    """The table was dropped. `changes` are the events for its targets; empty if there are none."""
 
     table: TableId
     changes: tuple[SchemaChangeEvent, ...] = ()

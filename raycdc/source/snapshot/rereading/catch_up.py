@@ -252,8 +252,7 @@ class CatchUp:
         self._cursor = LogCursor(StreamState(first.position, first.ordinal, notes=first.left.notes))
 
     def splits(self, state: StreamState) -> tuple[StreamSplit, StreamSplit | None]:
-        """Return the split of the log, whose `state` is given, and the split of the catch-up stream, if there is one.
-        """
+        """Return the split of the log with `state`, and the split of the catch-up stream, if there is one."""
         documents = self._epoch.tables.documents
         log = StreamSplit(without_caught_up(state), documents)
         if self._cursor is None:

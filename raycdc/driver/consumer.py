@@ -1,6 +1,6 @@
 """Sealed epochs for users who bring their own sink: Arrow batches per table, and an acknowledgement.
 
-`Pipeline.epochs` yields an `Epoch`; it is built on the `Ledger`, like the data source for Spark.
+`Pipeline.epochs` yields each `Epoch`. `Pipeline.epochs` and the data source for Spark are both built on the `Ledger`.
 """
 
 from __future__ import annotations

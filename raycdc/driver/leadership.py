@@ -44,7 +44,10 @@ class Leadership:
         lease: Callable[[], Lease | None],
         before: Holder | TookOver | None = None,
     ) -> None:
-        """Take ownership. `before` is the previous holder of the state, or a `Vacancy` if the state was taken over."""
+        """Take ownership.
+
+        `before` is the previous holder of the state, or a `TookOver` if a standby took the state over.
+        """
         self.store = store
         self.term = term
         self.before = before

@@ -270,7 +270,7 @@ class ResolvedRun:
     def require_as_begun(self) -> None:
         """Raise `ConfigError` if a table would be read in a different way than at the start of its snapshot.
 
-        A run checks this when it opens the log, because it loads the documents of all tables then.
+        A run makes this check when it opens the log, because only then it loads the documents of all tables.
         """
         store, state = self.store, stream_of(self.last)
         if store is not None and state is not None:

@@ -45,8 +45,9 @@ REPLACEABLE = frozenset({ParkReason.CHANGE, ParkReason.TAKEN, ParkReason.MODIFIE
 
 @dataclass(frozen=True, slots=True)
 class ParkedTarget(JsonObject):
-    """A target that has nothing from `epoch` on, except for the part that its commit vector `held` covers (None:
-    nothing).
+    """A target that has no epoch from `epoch` on.
+
+    It may have a part of `epoch`; its commit vector `held` tells which (None: nothing).
 
     `sources` are the source tables whose rows are not written, with their incarnations when they were parked.
     `positions` are the positions of the splits before the epoch. `begun` is True if a merged target was emptied and has

@@ -33,9 +33,10 @@ class DifferingColumn:
 
 @dataclass(slots=True)
 class SideByColumns:
-    """The rows of one side with the keys `wanted` (hashes, ascending): the hash of each of the `columns`.
+    """The rows of one side with the keys `wanted` (hashes, ascending).
 
-    Each column is a pair of its comparison form and its name on this side.
+    It has, for each row, a hash of each of the `columns`. Each column is a pair of its comparison form and its name on
+    this side.
     """
 
     compared: Compared

@@ -59,9 +59,9 @@ class CommittedState:
                 raise NotComparedError("the pipeline does not follow it (yet)")
 
     def why_left_out(self, table: TableId) -> str:
-        """Return why the table is not followed any more: a user removed it, or it was dropped at the source.
+        """Return the reason why the table is not followed any more: a user removed it, or it was dropped at the source.
 
-        Empty if the table is to be compared, or if it cannot be compared for a different reason.
+        The text is empty if the table is to be compared, or if it cannot be compared for a different reason.
         """
         match self.stream[table]:
             case Parked(reason=reason, phase=ParkedPhase.REMOVED | ParkedPhase.ENDED as phase):

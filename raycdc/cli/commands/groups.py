@@ -1,8 +1,8 @@
 """Arguments and options that several commands have, and the groups of commands that use them.
 
-``raycdc notify`` (receivers of notifications), ``raycdc state`` (the state of a pipeline), ``raycdc tables`` (single
-tables, of a running or stopped pipeline), and ``raycdc inspect`` (the content of checkpoints, logs, messages and
-statements).
+The groups are ``raycdc notify`` (receivers of notifications), ``raycdc state`` (the state of a pipeline), ``raycdc
+tables`` (single tables, of a running or stopped pipeline), and ``raycdc inspect`` (the content of checkpoints, logs,
+messages and statements).
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ def _piece(file: BinaryIO) -> list[bytes]:
 def _lines(item: RowsItem | ChangeItem, nameless: TableId | None) -> Iterator[tuple[tuple[int, int], str]]:
     """Yield ((message number, row number), line) for each row of an item.
 
-    `nameless` is the table of messages that name no table; it is called after the file, as a topic would be.
+    `nameless` is the table of messages that name no table. It is named after the file, as it would be named after a
+    topic.
     """
     database, table = ("", "") if item.table == nameless else (item.table.db, item.table.table)
     if isinstance(item, ChangeItem):

@@ -113,7 +113,7 @@ class TableState(JsonObject):
     def define(
         self, columns: Sequence[WireColumn], primary_key: Sequence[str], *, had: bool = False
     ) -> list[SchemaChangeEvent]:
-        """Replace the columns by exactly these, which a DDL message defines or the user configures.
+        """Replace all columns by `columns`, which a DDL message defines or the user configures.
 
         After a DDL message, rows have all of these columns, so `had` is set. Configured columns may be missing in
         messages.

@@ -12,8 +12,8 @@ Pure. A route names tables as ``source.tables`` does, by a plain name or a regul
 
 The result is DATABASE.TABLE. The table's name begins after the first dot of the result. There are two exceptions for a
 database whose name has a dot. First, the database may be in backquotes in ``to``, as in ```lake.$1`.$2``. Second, if
-the name of the source table's database has a dot, database and table are separated by the first dot that is written in
-``to``, not by a dot in the text of a group.
+the name of the source table's database has a dot, the first dot that is written in ``to`` separates database and table.
+A dot in the text of a group then has no meaning.
 
 Under ``all_match`` a table's rows go to the targets of all routes that match it, once to each target. Under
 ``first_match`` they go to the target of the first matching route. A table that no route matches keeps its name. The

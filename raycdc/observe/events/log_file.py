@@ -181,7 +181,7 @@ class _Appended:
 def _open_file(path: Path) -> int:
     """Return a descriptor that appends to a regular file; pipes and devices are refused.
 
-    Opening a pipe needs a reader, and writing to one without a reader would block.
+    To open a pipe, a reader is needed, and a write to a pipe that is not read would block.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)

@@ -38,7 +38,7 @@ FILE_NAME = "notified.json"
 class NotSentError(Exception):
     """Raised if a receiver did not accept a message. The text is the reason, without secrets.
 
-    If `again` is False, a further attempt is useless. `after_s` is the pause that the receiver asked for, in seconds.
+    If `again` is False, a further attempt is useless. `after_s` is the pause that the receiver requested, in seconds.
     """
 
     def __init__(self, text: str, *, again: bool = True, after_s: float = 0.0) -> None:

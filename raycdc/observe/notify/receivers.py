@@ -35,8 +35,9 @@ _LATER = (408, 425, 429)
 #: Client errors that may disappear after the secrets were read again: the address or the signature may have been
 #: changed.
 _REFUSED = (401, 403)
-#: The seconds after which a message is dropped if the receiver refused all attempts: if the secrets did not change, and
-#: if they changed each time. Each later message is then tried only once, until the receiver accepts one.
+#: The seconds after which a message is dropped because the receiver refused all attempts. The first number applies if
+#: the secrets did not change, the second if they changed each time. Each later message is then tried only once, until
+#: the receiver accepts one.
 SAME_FOR_S, REFUSED_FOR_S = 60.0, 300.0
 #: Seconds between two checks of a connection against its deadline.
 _POLL_S = 0.5

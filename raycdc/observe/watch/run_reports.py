@@ -1,15 +1,15 @@
 """Reports of a run: phases of tables, finished snapshots, new tables, and recoveries.
 
-`PhaseReporter` reports each table that enters another phase, and snapshots that are in the sink. A table ends its
-snapshot when its last chunk is in an epoch. Its rows are in the target when the sink holds this epoch, so the report
-waits until then. If the driver dies in between, the next run reports the snapshot.
+`PhaseReporter` reports each table that enters a new phase, and each snapshot that is completely in the sink. A table
+ends its snapshot when its last chunk is in an epoch. Its rows are in the target when the sink holds this epoch, so the
+report waits until then. If the driver dies in between, the next run reports the snapshot.
 
 `NewTables` reports, once, each table that a running pipeline follows although its state did not have the table. Such a
 table was created, or renamed so that a pattern selects it.
 
 `Recoveries` reports each recovery of a run that began, or continued, after an unexpected end.
 
-`RunReports` is the entry of a run: it has all of these, and the watchdog.
+`RunReports` combines all of these with the watchdog, for use by a run.
 """
 
 from __future__ import annotations

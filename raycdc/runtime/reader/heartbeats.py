@@ -8,7 +8,7 @@
 | `chunk_write` | writing a chunk's segments |
 | `log_read` | waiting for the log and decoding it |
 | `log_write` | writing the open epoch's segments, and finishing them when the epoch is cut |
-| `is_rate_limited` | waiting because of `source.rows_per_second` or `bytes_per_second`; part of the reading times |
+| `rate_limited` | waiting because of `source.rows_per_second` or `bytes_per_second`; part of the reading times |
 | `process_cpu` | all CPU time of the process (there is no `_cpu` value for it) |
 """
 
@@ -76,7 +76,8 @@ def pause_s(took_s: float) -> float:
 class Heartbeats:
     """The heartbeats of one reader; see the module's docstring.
 
-    `statistics` returns the source's own figures, `demand` the demand for its budget. Owned by the reader's thread.
+    `statistics` returns the source's own figures, and `demand` the reader's demand for its share of the rate limit.
+    Owned by the reader's thread.
     """
 
     def __init__(

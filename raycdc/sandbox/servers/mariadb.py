@@ -40,7 +40,9 @@ GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO cdc@'%'
 
 
 class MariaDbServer(DatabaseServer):
-    """See `DatabaseServer`. Row metadata FULL, GTIDs, TLS. `embedded` chooses the binaries (None: installed, if any).
+    """A MariaDB with row metadata FULL, GTIDs and TLS; see `DatabaseServer`.
+
+    `embedded` chooses the binaries; None means the installed ones, if there are any.
 
     ``MariaDbServer({"binlog_row_metadata": "MINIMAL"})`` changes a setting.
     """

@@ -145,8 +145,10 @@ class MongoDbServer(PrivateServer, MongoDb):
             client.admin.command({"updateUser": user, "pwd": password})
 
     def fail(self, commands: Sequence[str], *, times: int = 1, **what: Any) -> None:
-        """Let the next `times` calls of `commands` fail (-1: all, until `unfail`). `what` as in MongoDB's fail point
-        `failCommand`: ``errorCode=``, ``errorLabels=``, ``closeConnection=True``, ``blockTimeMS=``, ``namespace=``.
+        """Let the next `times` calls of `commands` fail (-1: all, until `unfail`).
+
+        `what` has options of MongoDB's fail point `failCommand`: ``errorCode=``, ``errorLabels=``,
+        ``closeConnection=True``, ``blockTimeMS=``, ``namespace=``.
         """
         mode: Any = "alwaysOn" if times < 0 else {"times": times}
         with self.client() as client:

@@ -55,7 +55,7 @@ class AnyMySql(DatabaseServer):
 
 
 class MySqlServer(AnyMySql):
-    """See `DatabaseServer`. MySQL 8.0.15 (row metadata FULL) or 5.7.22 (which has none, and no TLS)."""
+    """MySQL 8.0.15 with row metadata FULL, or 5.7.22 without row metadata and TLS; see `DatabaseServer`."""
 
     def __init__(
         self,

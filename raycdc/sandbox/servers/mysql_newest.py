@@ -54,7 +54,7 @@ APT::Install-Recommends "false";
 
 
 class MySqlNewestServer(AnyMySql):
-    """See `DatabaseServer`. MySQL 9 with GTIDs, row metadata FULL, TLS and caching_sha2_password."""
+    """MySQL 9 with GTIDs, row metadata FULL, TLS and caching_sha2_password; see `DatabaseServer`."""
 
     version = "9"
     gtid = True

@@ -40,8 +40,8 @@ class ServerError(RaycdcError):
 def fresh_name(prefix: str) -> str:
     """Return a name that no other call on this machine returns, for a database, topic or folder of any server.
 
-    All kinds share one sequence of numbers: a sink names its database after its source's, and must not meet an existing
-    one.
+    All kinds of servers share one sequence of numbers, because a sink names its database after that of its source, and
+    the name must not exist yet.
     """
     return f"{prefix}{os.getpid()}_{next(_names)}"
 

@@ -69,7 +69,7 @@ def _take_over(store: CheckpointStore, own: OwnGeneration) -> None:
 
 @contextmanager
 def brief_term(store: CheckpointStore) -> Iterator[None]:
-    """Hold a generation within the block, for a change of the state without a driver.
+    """Claim a generation and hold it within the block, for a change of the state by a command.
 
     Call it under the lease.
 

@@ -72,7 +72,7 @@ class StateFolder(Protocol):
         """Return the result of `act`, done in one step if the storage supports it.
 
         On an object store, everything that `act` reads is of one moment, and its writes take effect only if no other
-        process wrote since. If one did, `act` is called again. In a folder, each document is written atomically, but
-        several together are not; recovery handles that.
+        process has written since. If another process has, `act` is called again. In a folder, each document is written
+        atomically, but several together are not; recovery handles that.
         """
         ...

@@ -55,13 +55,14 @@ def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
 class Segment(JsonObject):
     """One uncompressed Arrow IPC file of changelog rows: one table, one schema version, one hash partition.
 
-    `node` names the spool that has it: `STATE_NODE`, or another Ray node's. In a running job `path` is absolute on that
-    node and `flight` is the node's Arrow Flight endpoint (``grpc://host:port`` or empty). A manifest keeps neither
-    (`stored`), because folders move and servers restart: a reader finds the spool by its node (`placed`). `kind` is
-    ``"snapshot"`` (inserts of one chunk), ``"backfill"`` (rows of one chunk that the target may have, and deletes) or
-    ``"log"``. `crc32` covers the whole file. `rows` and `bytes` are exact. `lost` is the number of values that differ
-    from the source's (`raycdc.model.batch`); a manifest keeps only their sums. `view` converts the rows for a merged
-    target; a manifest has no views, because it concerns source tables only.
+    `node` names the spool that has the file: `STATE_NODE` for the state's own spool, otherwise the name of a Ray node's
+    spool. In a running job, `path` is absolute on that node, and `flight` is the node's Arrow Flight endpoint
+    (``grpc://host:port`` or empty). A manifest has neither (`stored`), because folders move and servers restart. A
+    reader finds the spool by its name (`placed`). `kind` is ``"snapshot"`` (inserts of one chunk), ``"backfill"`` (rows
+    of one chunk that the target may have, and deletes) or ``"log"``. `crc32` covers the whole file. `rows` and `bytes`
+    are exact. `lost` is the number of values that differ from the source's (`raycdc.model.batch`); a manifest keeps
+    only their sums. `view` converts the rows for a merged target; a manifest has no views, because it concerns source
+    tables only.
     """
 
     node: str
@@ -116,10 +117,10 @@ class UnknownChange:
 class TableEpoch:
     """The share of one source table in one epoch.
 
-    `schema` is the fingerprint of the one schema version all its rows have. `changes` are the elementary schema changes
-    that lead to this version from the one before. They are applied before any row; the first epoch of a table has its
+    `schema` is the fingerprint of the schema version of all its rows. `changes` are the elementary schema changes that
+    lead to this version from the one before. They are applied before any row; the first epoch of a table has its
     CreateTableEvent. `snapshot` is True while the table has chunks left to read *after* this epoch. `unknown` are
-    changes that this version cannot read: no target can have the epoch.
+    changes that this version of raycdc cannot read; if there are any, no target can take the epoch.
     """
 
     schema: str

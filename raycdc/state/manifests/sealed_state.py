@@ -144,9 +144,9 @@ class ManifestReference:
 class ChangedManifest:
     """A manifest as a difference from the state after another manifest, `after`.
 
-    `from_splits` is a patch of the splits in that state, and `to_splits` a patch of the splits in `from_splits`. `base`
-    is the epoch of a whole manifest or of a base file (`raycdc.state.manifests.manifest_files`); all files needed to
-    read the manifest have numbers from `base` on.
+    `from_splits` is a patch of the splits in that state. `to_splits` is a patch of the splits that result from
+    `from_splits`. `base` is the epoch of a whole manifest or of a base file (`raycdc.state.manifests.manifest_files`);
+    all files needed to read the manifest have numbers from `base` on.
     """
 
     own: Manifest

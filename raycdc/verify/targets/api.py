@@ -82,7 +82,7 @@ def spans(values: pa.Array) -> Sequence[tuple[Any, Any]]:
 def arrow_condition(wanted: RowFilter | None, schema: pa.Schema) -> pc.Expression | None:
     """Return the condition for a dataset with columns of `schema`; None if it can skip nothing.
 
-    Only columns of integers and texts are used: statistics of other types are not exact in each format (Delta has
+    Only columns of integers and texts are used, because some formats have inexact statistics of other types (Delta has
     moments in milliseconds, and decimals as floats).
     """
     if wanted is None:

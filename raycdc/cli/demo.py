@@ -210,9 +210,6 @@ def _engine_rows() -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-# -- the pipeline and the customers, concurrently
-
-
 def _follow(trial: SandboxSourceServer, options: _Options) -> ExitCode:
     """Run the pipeline until it has committed all of the customers' changes; return the exit code."""
     with _pipeline(options) as pipeline:
@@ -323,9 +320,6 @@ class _Progress:
             return None if record is None else store.manifest(record.epoch)
         except StateError:
             return None  # The state does not exist yet, or is being written. The caller polls again.
-
-
-# -- the result
 
 
 @dataclass(frozen=True, slots=True)

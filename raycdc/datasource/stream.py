@@ -96,8 +96,6 @@ class RaycdcStreamReader(DataSourceStreamReader):
         self._takes_all = expected is not None
         self._latest = 0
 
-    # -- Spark's calls, in the query's process ------------------------------------------------------------------------
-
     def initialOffset(self) -> OffsetJson:  # noqa: N802 - Spark's name
         """Return the offset before all epochs, for a query without a checkpoint.
 
@@ -159,8 +157,6 @@ class RaycdcStreamReader(DataSourceStreamReader):
             self._stack.close()
             self._stack = self._ledger = None
 
-    # -- in tasks -----------------------------------------------------------------------------------------------------
-
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the partition's rows as Arrow batches."""
         assert isinstance(partition, SegmentsPartition)
@@ -171,8 +167,6 @@ class RaycdcStreamReader(DataSourceStreamReader):
             yield from changelog_batches(
                 entry, list(self._types), watermark_ms=watermark_ms, truncate=self._options.truncate
             )
-
-    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> Ledger:
         if self._ledger is None:

@@ -189,8 +189,6 @@ class EpochRecovery:
         parked = {name: entry.text for name, entry in entries.items() if name not in before and name not in asked}
         return StartForecast(parked, tuple(sorted(elsewhere)))
 
-    # -- targets that differ from the commit record -----------------------------------------------------------------
-
     def _check_record(self) -> set[str] | None:
         """Compare the targets with the commit record.
 
@@ -290,8 +288,6 @@ class EpochRecovery:
         if beginning:
             self._records.report_nothing_of(self._parked.entries)
             self._records.write_again()
-
-    # -- epochs that no record names --------------------------------------------------------------------------------
 
     def _complete(self, prepared: PreparedEpoch) -> None:
         """Write those tables of `prepared` that the sink lacks in the epoch, and record the epoch."""

@@ -60,7 +60,7 @@ class Leadership:
         )
 
     def __repr__(self) -> str:
-        return f"Tenure({self.term}, {self._heartbeat})"
+        return f"Leadership({self.term}, {self._heartbeat})"
 
     def on_lost(self, end: Callable[[FencedError], None]) -> None:
         """Have `end` called when another driver takes over, so that waiting threads can end."""

@@ -336,8 +336,6 @@ class ScalingPolicy:
             self._since_s = None
             self.readers, self._why = wanted if direction > 0 else self.readers - 1, demand.why
 
-    # -- moves
-
     def _worth_moving(self, seen: Observation, staying: Sequence[SeenReader], now_s: float) -> Move | None:
         is_complete = len(seen.readers) == len(staying) == self.readers and all(
             reader.has_process for reader in staying

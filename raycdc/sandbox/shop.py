@@ -222,8 +222,6 @@ class ShopWorkload:
             self._connection.close()
             self._connection = None
 
-    # -- transactions
-
     def _insert_orders(self, cursor: Any) -> None:
         for _ in range(self._random.randint(1, 4)):
             self._insert_order(cursor)
@@ -275,8 +273,6 @@ class ShopWorkload:
     def _roll_back(self, cursor: Any) -> None:
         cursor.execute("DELETE FROM orders WHERE id = %s", (self._order(),))
         cursor.execute("ROLLBACK")
-
-    # -- pieces
 
     def _open(self) -> Any:
         if self._connection is None:

@@ -416,8 +416,6 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def __init__(self) -> None:
         self._reached = TargetVectors()
 
-    # -- supplied by a sink
-
     @abstractmethod
     def opened(self, target: TableId, *, writes: bool) -> AbstractContextManager[TargetT]:
         """Open the target until the block ends.
@@ -447,8 +445,6 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         this method.
         """
         self._reached.forget(target)
-
-    # -- the protocol
 
     def open(self, context: SinkContext) -> None:
         self.inspect(context)

@@ -78,8 +78,6 @@ class SinkHooks(ABC):
         """
         return list(table.changelog)
 
-    # -- operations of other users on a target
-
     def widen(self, folder: Path, target: TableId) -> None:
         """Add a column ``note`` to `target`, as another user might, and give all its rows a value there.
 

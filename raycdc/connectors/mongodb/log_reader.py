@@ -247,8 +247,6 @@ class ChangeStreamReader:
     def close(self) -> None:
         self._stream.close()
 
-    # -- reading
-
     def _read(self) -> None:
         answer = self._stream.next(self._transactions.read_to(self._position))
         if answer is None:
@@ -278,8 +276,6 @@ class ChangeStreamReader:
             notes = _notes(self._document_reads)
             position = LogPosition(self._position.sealed(), self._ordinal, fetched_ms=_now_ms(), notes=notes)
             self._units.append(LogProgress(position))
-
-    # -- passing on
 
     def _pass_part(self, part: PartialTransaction) -> None:
         self._late += _abouts(part.batch)

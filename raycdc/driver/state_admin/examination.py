@@ -177,8 +177,6 @@ class _Inspection:
             self._ask(CheckpointStore(self._location, create=False))
         return examination
 
-    # -- one document
-
     def _read(self, name: str, data: bytes) -> None:
         """Check that the document can be read by itself. Raises `StateError` otherwise."""
         folder, _, file = name.partition("/")
@@ -212,8 +210,6 @@ class _Inspection:
         """Return the name of the newest commit record, which is the valid one."""
         names = [name for name in self._documents if name.startswith("commits/")]
         return max(names, key=lambda name: (name[:18], name), default="")
-
-    # -- checks across documents
 
     def _ask(self, store: CheckpointStore) -> None:
         """Check the driver, the list of epochs, and that everything they name exists."""
@@ -270,8 +266,6 @@ class _Inspection:
         self._found.findings.append(
             Finding("spool", f"{what} (tables {tables})", StartEffect.COSTS, f"{_SEGMENTS}{where}")
         )
-
-    # -- findings
 
     @contextmanager
     def _finding(self, name: str, effect: StartEffect = StartEffect.STOPS) -> Iterator[None]:

@@ -113,8 +113,6 @@ class KafkaServer(PrivateServer):
         self._controller_port = 0
         self._options = dict(options or {})
 
-    # -- what a client needs
-
     @property
     def bootstrap_servers(self) -> str:
         """Return the address of the plain listener."""
@@ -149,8 +147,6 @@ class KafkaServer(PrivateServer):
         """Return the broker's output (warnings and errors)."""
         return self.folder / "out.log"
 
-    # -- life
-
     def prepare(self) -> None:
         """Download the jars and make the template, once per machine. May take a minute; later calls are free."""
         _template()
@@ -161,8 +157,6 @@ class KafkaServer(PrivateServer):
             shutil.copytree(_template() / "data", self.folder / "data")
             write_certificates(self.folder / "tls")
         return super().start()
-
-    # -- topics
 
     def admin(self) -> Any:
         """Return a new ``AdminClient``."""
@@ -219,8 +213,6 @@ class KafkaServer(PrivateServer):
             return len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values())
 
         wait_until(led, timeout_s=_ADMIN_TIMEOUT_S, what=f"leaders of {partitions} partitions of {topic}")
-
-    # -- how
 
     def _settings(self) -> dict[str, str]:
         tls = self.folder / "tls"

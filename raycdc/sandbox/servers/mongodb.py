@@ -134,8 +134,6 @@ class MongoDbServer(PrivateServer, MongoDb):
         command = _java("MongoReplicaSet", str(self.port), self.host, options=[f"-Dmongo.version={self.version}"])
         self._run(command, self.answers, name="MongoDB", logs=[self.log], timeout_s=_START_TIMEOUT_S)
 
-    # -- functions of the emulation only
-
     def set_password(self, user: str, password: str) -> None:
         """Set the password that `user` needs by ``authMechanism=PLAIN``.
 

@@ -122,8 +122,6 @@ class PostgresServer(PrivateServer):
         self.execute("SELECT pg_reload_conf()")
         return folder
 
-    # -- how
-
     def _launch(self) -> None:
         home = self.folder / "postgres" if os.geteuid() == 0 else _binaries()
         program = str(home / "bin" / "postgres")

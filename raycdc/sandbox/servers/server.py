@@ -63,8 +63,6 @@ class DatabaseServer(PrivateServer):
         super().__init__(port=port)
         self._options = dict(options or {})
 
-    # -- what a flavour says of itself
-
     @abstractmethod
     def _program(self) -> Path:
         """Return the path of the server's binary, which is installed first if necessary.
@@ -91,8 +89,6 @@ class DatabaseServer(PrivateServer):
     def set_option(self, name: str, value: str) -> None:
         """Change a server setting; it takes effect at the next start."""
         self._options[name] = value
-
-    # -- start and stop
 
     @property
     def data_dir(self) -> Path:
@@ -124,8 +120,6 @@ class DatabaseServer(PrivateServer):
         if not self.data_dir.exists():
             shutil.copytree(self._template(), self.folder, dirs_exist_ok=True, symlinks=True)
         return super().start()
-
-    # -- SQL
 
     def connect(self, user: str = "root", *, password: str | None = None, **arguments: Any) -> Any:
         """Return a new pymysql connection (autocommit unless specified otherwise). The caller closes it."""
@@ -213,8 +207,6 @@ class DatabaseServer(PrivateServer):
 
         wait_until(purged, timeout_s=_PURGE_TIMEOUT_S, what=f"removal of the logs before {newest}")
         return newest
-
-    # -- how
 
     def _template(self) -> Path:
         return build_once(f"templates/{self._template_name()}-v{TEMPLATE_VERSION}", self._build_template)

@@ -388,8 +388,6 @@ class DeltaCommits:
         if not self._holds(commit_metadata) or (held is not None and held.digest != commit_metadata.vector.digest):
             self.append([], commit_metadata)
 
-    # -- helpers
-
     def _append_rows(
         self, files: Sequence[DataFile], constraints: TableConstraints, commit_metadata: CommitMetadata
     ) -> None:

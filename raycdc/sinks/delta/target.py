@@ -177,8 +177,6 @@ class DeltaSteps(Target):
     def taken(self) -> TargetExistsError:
         return occupied_error(f"The Delta table {self._table.path}", "choose another sink.path")
 
-    # -- rows
-
     def _merge_files(self, work: TableCommit, staged: Sequence[CompactedFile], commit_metadata: CommitMetadata) -> None:
         table, context = self._table, self._context
         files = [file.path for file in staged]

@@ -255,8 +255,6 @@ class IcebergTarget:
             ]
         return [file for _, file in sorted(found, key=lambda one: (one[0], one[1].file_path))]
 
-    # -- commits ----------------------------------------------------------------------------------------------------
-
     def create(self, columns: pa.Schema, commit_metadata: CommitMetadata, layout: TableLayout) -> None:
         """Create an empty table, which has the vector from the beginning."""
         numbered = [IcebergColumn(at, f.name, type_text(f.type)) for at, f in enumerate(columns, 1)]
@@ -309,8 +307,6 @@ class IcebergTarget:
         """
         commit_properties = CommitProperties({MAINTENANCE_OF_SNAPSHOT: "compaction"})
         publish(self._catalog, self.table, self.files, change, commit_properties)
-
-    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _publish(self, change: CommitContent, commit_metadata: CommitMetadata) -> None:
         check_required(self, change.add)

@@ -277,8 +277,6 @@ class IcebergSteps(Target):
     def taken(self) -> TargetExistsError:
         return occupied_error(f"The Iceberg table {self.name}", "route the table to another name")
 
-    # -- changes, based on the table's present state
-
     def _noting(self, work: TableCommit, change: CommitContent) -> CommitContent:
         """Return `change` with a table property added that lists the columns that the source dropped and the table
         keeps. Return it unchanged if the table already has that property.

@@ -315,8 +315,6 @@ class JdbcSteps(Target):
             "that has the epoch and start again, or take a new snapshot of the table."
         )
 
-    # -- the record
-
     def _make(self, work: Work, commit_metadata: CommitMetadata, *, instead: bool) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         key = target_key(work, self._context)

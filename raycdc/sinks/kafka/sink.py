@@ -343,8 +343,6 @@ class KafkaSink(Sink):
         if self._keeper is not None:
             self._keeper.close()
 
-    # -- how
-
     def _using(self, table: TableId, *, writes: bool) -> AbstractContextManager[None]:
         assert self._keeper is not None
         return self._keeper.using(table, self._target(table), writes=writes)

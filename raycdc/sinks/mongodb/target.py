@@ -295,8 +295,6 @@ class MongoDbSteps(Target):
             "table."
         )
 
-    # -- schema
-
     def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: DatabasePlan) -> None:
         """Raise `SinkError` if a change of type changes the BSON form of values, because existing documents would keep
         the old form. A wider type of the same form is allowed.
@@ -318,8 +316,6 @@ class MongoDbSteps(Target):
                     f"become others, and the {ID} of the documents that exist cannot change. Nothing was written. Take "
                     "a new snapshot of the table, which empties the collection."
                 )
-
-    # -- rows
 
     def _write_at_once(
         self, work: Work, inserted: Sequence[Input], merged: Sequence[Sequence[Input]], commit_metadata: CommitMetadata
@@ -392,8 +388,6 @@ class MongoDbSteps(Target):
         record = self._same(record)
         reach("in_commit")
         self._write(record, written, commit_metadata)
-
-    # -- the record
 
     @property
     def _recorded(self) -> Kept:

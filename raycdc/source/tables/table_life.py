@@ -371,7 +371,7 @@ class TableStates:
 
     def __repr__(self) -> str:
         states = ", ".join(f"{table}: {type(state).__name__}" for table, state in self._states.items())
-        return f"TableLives({states})"
+        return f"TableStates({states})"
 
     def __getitem__(self, table: TableId) -> TableState:
         return self._states.get(table, _UNKNOWN)

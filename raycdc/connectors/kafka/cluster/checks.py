@@ -92,9 +92,6 @@ def tables_of_last_messages(config: KafkaSourceConfig) -> dict[TableId, TableSch
     return schemas
 
 
-# -- topics
-
-
 def _topics(config: KafkaSourceConfig, topics: Sequence[KafkaTopic]) -> list[CheckResult]:
     findings = []
     if topics:
@@ -131,9 +128,6 @@ def _missing(config: KafkaSourceConfig, name: str) -> CheckResult:
         f"Topic {name} of source.topics does not exist at {config.bootstrap_servers}.",
         "Create it, or correct source.topics; topics that come later are found by source.topic_pattern.",
     )
-
-
-# -- compaction
 
 
 def keyless_rows(config: KafkaSourceConfig, topic: str) -> str:
@@ -196,8 +190,6 @@ _DECLARE_KEY = (
     "or read a topic that is not compacted."
 )
 
-# -- permissions
-
 
 def _acl(config: KafkaSourceConfig, operations: str, resource: str) -> str:
     """Return the command that grants the user these operations on the resource."""
@@ -257,9 +249,6 @@ def _group(admin: AdminClient, config: KafkaSourceConfig) -> list[CheckResult]:
     return [CheckResult("group", text, fix, required=needed)]
 
 
-# -- where reading begins
-
-
 def _start(
     config: KafkaSourceConfig,
     cluster: KafkaCluster,
@@ -286,9 +275,6 @@ def _start(
     begins = "The pipeline begins at" if states is None else "The pipeline goes on at"
     names = _some([f"{topic}:{number}@{offset}" for (topic, number), offset in sorted(offsets.items())])
     return CheckResult("start", f"{begins} {names or 'no partition'}.", ok=True)
-
-
-# -- messages
 
 
 def _last_messages(
@@ -376,9 +362,6 @@ def _columns(schema: TableSchema) -> str:
     columns = [f"{column.name} {column.type.spark()}" for column in schema.columns]
     key = f", key {', '.join(schema.primary_key)}" if schema.primary_key else ", no key"
     return ", ".join(columns) + key
-
-
-# -- words
 
 
 def _count(number: int, what: str) -> str:

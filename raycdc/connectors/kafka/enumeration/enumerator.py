@@ -203,8 +203,6 @@ class KafkaEnumerator:
     def __repr__(self) -> str:
         return f"KafkaEnumerator(known={len(self._partitions)}, {self._assigner!r})"
 
-    # -- life
-
     def restore(self, last: Manifest, *, document: Callable[[str], SchemaDocument]) -> None:
         """Continue from the manifest `last`. Called once, before `start`."""
         state = SealedTopics.of(last.enumerator)
@@ -219,8 +217,6 @@ class KafkaEnumerator:
     def start(self) -> None:
         """Begin the first discovery of the cluster. No partition is assigned before it ends."""
         self._context.call_async(self._discover, self._on_discovered)
-
-    # -- discovery
 
     def _discover(self) -> Discovery | None:
         """Run one discovery, off the coordinator's thread.
@@ -254,8 +250,6 @@ class KafkaEnumerator:
             self._notify_all(CheckKeys())
         self._assigner.add(self._partitions.to_read())
 
-    # -- assignment
-
     def add_reader(self, subtask_id: int) -> None:
         for update in self._schemas.updates():
             if update.schemas:
@@ -288,8 +282,6 @@ class KafkaEnumerator:
         self._assigner.forget(ended)
         self._assigner.back(split.split_id for split in splits if split.split_id not in ended)
 
-    # -- events
-
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
         if not isinstance(event, EnumeratorEvent):
             raise ProtocolError(f"The Kafka enumerator does not know the event {type(event).__name__}")
@@ -320,8 +312,6 @@ class KafkaEnumerator:
     def _notify_all(self, event: ReaderEvent) -> None:
         for reader in self._context.registered_readers():
             self._context.send_event(reader, event)
-
-    # -- epochs
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EnumeratorPart:
         """Return the epoch's part of the manifest: schemas that begin with it, and if everything was read.
@@ -354,8 +344,6 @@ class KafkaEnumerator:
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Do nothing: `KafkaSource.acknowledge` commits the offsets of the consumer group."""
-
-    # -- figures
 
     def statistics(self) -> EnumeratorStatistics:
         """Return the figures of the enumerator; its problems are events that did not end the run: a failed discovery,

@@ -197,8 +197,6 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
             self._identities.close()
         super().close()
 
-    # -- splits
-
     def initialized_state(self, split: PartitionSplit) -> ActivePartition:
         state = PartitionState.of(split.state)
         decoder = self._make_decoder()
@@ -219,8 +217,6 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
         if self._held is not None and self._held.split.split_id in split_ids:
             self._held = None  # The batch was not emitted, so the partition's next reader reads it again.
 
-    # -- events
-
     def handle_source_event(self, event: SourceEvent) -> None:
         if not isinstance(event, ReaderEvent):
             raise ProtocolError(f"A Kafka reader does not know the event {type(event).__name__}")
@@ -233,8 +229,6 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
                 self._alignment.limit(limit_ms)
             case _:
                 assert_never(event)
-
-    # -- work
 
     def work(self) -> bool:
         """Emit the held batch, or decode the next batch of one partition."""
@@ -301,8 +295,6 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
         self._schemas.ask_for(lacking)
         self.wants_seal = True
 
-    # -- epochs
-
     def can_cut(self) -> bool:
         return self._identities is None or self._identities.proven()
 
@@ -319,8 +311,6 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
     def epoch_opened(self) -> None:
         self._schemas.apply(self.epoch)
         super().epoch_opened()
-
-    # -- figures
 
     def metrics(self) -> ReaderMetrics:
         pending = {split_id: state.pending for split_id, state in self.splits.active()}

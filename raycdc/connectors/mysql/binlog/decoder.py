@@ -181,7 +181,6 @@ class BinlogDecoder:
         damaged = self._rows.damaged_event_end
         return damaged - 1 if damaged else self.cursor.event_position.pos
 
-    # -- `raycdc.connectors.mysql.ddl.follow.followed_tables.SchemaSetter`
     # ---------------------------------------------------
 
     def set_table(self, table: MySqlTable) -> None:
@@ -196,8 +195,6 @@ class BinlogDecoder:
         """Return a `_seq` for a row that is not in the log (a truncation), between the rows before and after it."""
         self.cursor.next_seq += 1
         return self.cursor.next_seq - 1
-
-    # -- events in, items out -----------------------------------------------------------------------------------------
 
     def cut(self, events: Bytes, start: int = 0) -> int:
         """Return the offset after the last event that leaves no transaction open; `start` if there is none.
@@ -264,8 +261,6 @@ class BinlogDecoder:
         """Yield the items of events without checksums."""
         with self.cursor.without_checksums():
             yield from self._walk(piece)
-
-    # -- the passes ---------------------------------------------------------------------------------------------------
 
     def _walk(self, data: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
         """Yield the items of the events. List row events, and handle each event at which the compiled pass stops.

@@ -171,8 +171,6 @@ class XaRows:
             yield from self._decode(_piece(relocated(events, seconds=seconds, end=end)))
             state[index.S_POS] = before
 
-    # -- XA PREPARE ---------------------------------------------------------------------------------------------------
-
     def _prepared(self, step: Preparing, *, seconds: bytes, end: bytes) -> PreparedTransaction:
         """Decode the rows without moving the cursor."""
         cursor, parts = self._cursor, []
@@ -203,8 +201,6 @@ class XaRows:
         numbered = _with_column(item.batch, "_seq", pc.subtract(item.batch.column("_seq"), pa.scalar(first_seq)))
         rows = self.keeper.keep(replace(item, batch=numbered))
         return None if rows is None else PreparedRows(item.table, version_of(shape), rows)
-
-    # -- XA COMMIT ----------------------------------------------------------------------------------------------------
 
     def _committed(self, xid: str, prepared: PreparedTransaction, event: bytes) -> Iterator[BinlogRowsItem]:
         cursor, maps, mismatches = self._cursor, self._maps, self._mismatches

@@ -93,8 +93,6 @@ class BinlogCursor:
         position = int(state[index.S_POS]) & 0xFFFFFFFF if state[index.S_EXACT] else -1
         return EventEnds(int(state[index.S_CHECKSUM]), bool(state[index.S_VERIFY]), position)
 
-    # -- moving -------------------------------------------------------------------------------------------------------
-
     def note_boundary(self) -> None:
         """Note that the compiled pass has moved: if it is between transactions, this is in the present file."""
         if int(self.state[index.S_TX]) == index.TX_NONE:
@@ -166,8 +164,6 @@ class BinlogCursor:
         self.next_seq, self.skip_rows = first_seq, skip_rows
         before[index.S_TABLE_IDS] = state[index.S_TABLE_IDS]
         state[:] = before
-
-    # -- errors -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def locating_errors(self) -> Iterator[None]:

@@ -127,8 +127,6 @@ class Expander:
             raise
         self.at += length
 
-    # -- MySQL --------------------------------------------------------------------------------------------------------
-
     def _payload(self, body: memoryview, position: int) -> Iterator[npt.NDArray[np.uint8]]:
         algorithm, claimed, content = payload_parts(bytes(body[:64]), body)
         start = self._used
@@ -205,9 +203,6 @@ def _inflated(algorithm: int, content: memoryview, claimed: int) -> Iterator[mem
                 yield memoryview(chunk)
     except OSError as cause:
         raise CorruptLogError(f"a compressed transaction is damaged ({cause})") from cause
-
-
-# -- MariaDB ----------------------------------------------------------------------------------------------------------
 
 
 def mariadb_plain_event(head: bytes, body: bytes) -> bytes:

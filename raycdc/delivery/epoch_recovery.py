@@ -392,7 +392,10 @@ class EpochRecovery:
 
 
 def _behind(last: Manifest) -> Manifest:
-    """Return an empty manifest right after `last`, as of which targets are parked that lack rows of the record."""
+    """Return an empty manifest for the epoch after `last`.
+
+    Targets that lack rows of an epoch in the commit record are parked as of this manifest.
+    """
     return replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
 
 

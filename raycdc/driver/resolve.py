@@ -468,7 +468,8 @@ def _selection_changes(run: ResolvedRun, store: CheckpointStore, selection: Tabl
         how = dict.fromkeys(named, "is selected now")
         texts = (f"{selection.key_path}: {n} {how.get(n, 'was put back')}, but {why}." for n, why in shared.items())
         raise ConfigError(*texts)
-    # A table that was already selected and is new was created since, so the log has all of it.
+    # The patterns of the last start selected the `made` tables already, so they were created after it, and the log has
+    # all their rows.
     new = [name for name in changes.new if not rules.shared(TableId.parse(name), every)]
     made = [name for name in new if before is not None and name not in named]
     return replace(changes, new=tuple(name for name in new if name not in made), made=tuple(made))

@@ -83,7 +83,7 @@ class PendingDeadLetterFile:
 
 
 def counting(files: Iterable[str], epoch: int) -> dict[str, str]:
-    """Return the hidden files of `epoch` that count, each with its final name."""
+    """Return the valid hidden files of `epoch`, each with its final name: for each part, those of the newest driver."""
     matches = [found for file in files if (found := _WAITING.fullmatch(file)) and int(found[2]) == epoch]
     newest: dict[str, int] = {}
     for found in matches:

@@ -132,7 +132,11 @@ def check_names(work: TableCommit, wanted: pa.Schema) -> None:
 
 
 def check_unmerged(work: TableCommit, on_existing: str, *, rows: str = "row") -> None:
-    """Raise `SinkError` if a target that keeps other writers' rows would get several tables, or another key."""
+    """Raise `SinkError` if a target that keeps rows of other writers would get rows of several tables, or a key that is
+    not the source's.
+
+    `rows` is the word for a row of the target in the message.
+    """
     if work.merged and on_existing == "merge":
         raise TargetExistsError(
             f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "

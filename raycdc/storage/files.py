@@ -52,10 +52,10 @@ class Access:
     """
 
     def __init__(self, settings: StorageSettings, secrets: str = "", *, written: str | None = None) -> None:
-        """Create the access.
+        """Create the access to a store with `settings`, whose keys are also in the file `secrets` (empty: no file).
 
-        `written` is the content of the file `secrets`; only the process that writes this file has it. If keys change,
-        that process writes the newest keys to the file whenever it pickles this object.
+        `written` is the present content of that file, and None in every process that does not write it. The process
+        that writes the file puts the store's newest access keys into it whenever it pickles this object.
         """
         self.settings = settings
         self.secrets = secrets

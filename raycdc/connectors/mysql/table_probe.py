@@ -73,8 +73,9 @@ class TableOptions:
     def require_fitting(self, tables: Mapping[TableId, MySqlTable], known: Collection[str] = ()) -> None:
         """Raise `ConfigError` for an option of a table that is not in `tables`, or that its columns forbid.
 
-        Tables that are `known` to the state are left out, except for impossible lists of columns: if such a table has
-        changed, the log reader parks only this table, and a probe judges the table before it is resnapshotted.
+        A table that is `known` to the state is not judged by its present columns: if it has changed, the log reader
+        parks it alone, and a probe judges it before a resnapshot. Only a list in ``source.columns`` that lacks a
+        key column is an error for known tables, too.
         """
         snapshot = self.config.snapshot
         for name, key in snapshot.key.items():

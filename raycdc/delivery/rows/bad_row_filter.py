@@ -347,7 +347,7 @@ class LeftOut:
         return table in self._lost or str(table) in bad_rows(self.store, epoch - 1)
 
     def _followed(self) -> set[str]:
-        """Return the targets whose types changed while no row was left out."""
+        """Return the recorded targets: those that followed a change of type before any of their rows was left out."""
         if self._retyped is None:
             self._retyped = set((self.store.documents.read(_NAME) or {}).get("targets", ()))
         return self._retyped

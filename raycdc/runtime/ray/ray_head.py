@@ -37,7 +37,7 @@ class RayHead:
     """Monitors Ray for one launcher. `ended` returns the name of a process of this node that has ended, or an empty
     text.
 
-    A `private` Ray has no other processes.
+    A `private` Ray was started by this run, and all its processes are on this node.
     """
 
     def __init__(

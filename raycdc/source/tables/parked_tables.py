@@ -55,7 +55,8 @@ def _nowhere(_: TableId) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ParkingSetup(Generic[DescribedT]):
-    """The parking of a log: the tables `parked` at its start, the probe of a table, and the rules of targets.
+    """What a log reader needs to park tables: the tables `parked` at its start, a function that probes a table, and the
+    rules of targets.
 
     If `parked` is None, no table may be parked, and an error ends the run instead.
     """

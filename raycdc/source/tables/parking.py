@@ -206,10 +206,11 @@ class Requests(JsonObject):
         return replace(left, number=state.changes, tables=asked, numbers={})
 
     def left(self, state: StreamState, over: Container[str] = ()) -> Requests:
-        """Return the requests that a stream split's `state` has not carried out yet, and unfinished backfills.
+        """Return the requests that a stream split's `state` has not carried out yet, and the backfills that are not
+        `over`.
 
-        Once `state` is committed, the remaining requests must be forgotten. Otherwise such a request would act again on
-        a table that is later dropped and created again.
+        Only these are kept once `state` is committed. A request that was carried out would act again on a table that is
+        dropped and created again later.
         """
         waiting = {name: request for name, request in self.tables.items() if self.acts_on(name, state)}
         return replace(

@@ -86,8 +86,8 @@ class RawCommandCursor(RawBatchCommandCursor[Any]):
 #: How long the server delays an answer while there are no events. It adds to the latency, because a transaction at the
 #: end of the log is only known to be complete when an answer without events follows.
 AWAIT_MS = 200
-#: The most events without documents in an answer. Each event's document is read by its key, and may have 16 MiB. The
-#: number is small, because the stream is opened again, with documents, after each such answer.
+#: The most events in an answer of a stream that was opened without documents. Their documents, of up to 16 MiB each,
+#: are read by their keys afterwards. After one such answer the stream is opened again with documents, so few suffice.
 _LEAN_EVENTS_MAX = 64
 
 #: A pattern that begins with a literal database name and its dot.

@@ -135,8 +135,8 @@ class PartialUpdates:
             self._out = bigger
 
 
-#: The types of events that may be copied after the first: GTID, statements, row events and similar ones. A new file or
-#: format ends the copy.
+#: A piece of the log is copied event by event. Its first event may have any type, and the others have one of these
+#: types: GTID, statements, row events and similar ones. An event of a new file or format ends the piece.
 _COPIED = frozenset({2, 16, 19, 23, 24, 25, 27, 28, 29, 30, 31, 32, 33, 34, 36, 37, 38, 39, 41, 42})
 
 

@@ -252,7 +252,7 @@ class MySqlLogReader:
             self._units.append(TransactionPart(log_position) if item.in_transaction else LogProgress(log_position))
 
     def _notes_unit(self, position: BinlogOffset, *, in_transaction: bool, fetched_ms: int) -> None:
-        """Pass on changed facts for the next start, without rows or schema changes."""
+        """Pass on a unit that has only a position and the notes for the next start (`LogNotes`)."""
         last_ts_ms = self._decoder.cursor.last_ts_ms or None
         notes = self._notes(self._history.take_state())
         log_position = LogPosition(position.sealed(), ordinal_of(position), last_ts_ms, fetched_ms, notes)

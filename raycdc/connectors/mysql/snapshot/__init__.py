@@ -1,1 +1,3 @@
-"""Plans the chunks of a table, compares their keys, and reads one chunk so that it fits the log."""
+"""Plans the chunks of a table, compares their keys, and reads each chunk as of a known position of
+the log.
+"""

@@ -122,8 +122,9 @@ class LostValues:
 class TableArena:
     """Reusable column buffers of one table version. One thread at a time.
 
-    `rows_max` is chosen so that the fixed-width part of a batch stays under `bytes_max`; a loop that must also limit
-    the text compares the sum of ``voff[:, r]`` itself.
+    `rows_max` is chosen so that the fixed-width part of a batch stays under `bytes_max`. Text is not counted in it. A
+    loop that must limit text, too, computes the bytes of text up to row ``r`` itself: the sum of ``voff[:, r]``, the
+    offsets of the text columns.
     """
 
     def __init__(self, table: MySqlTable, *, rows_max: int = BATCH_ROWS_MAX, bytes_max: int = BATCH_BYTES_MAX) -> None:

@@ -197,7 +197,8 @@ class MySqlTable(JsonObject):
     charset: str = ""
     collation: str = ""
     row_end: str = field(default="", metadata=LEFT_OUT)
-    #: The number of unique keys of a MariaDB table without the primary key, at most. The log may have a hash of each.
+    #: An upper bound of the number of unique keys of a MariaDB table, not counting its primary key. The log may have a
+    #: hash column for each.
     unique_keys: int = field(default=0, metadata=LEFT_OUT)
     #: Set for a table that was just probed or created, and in no state: its engine if known, and a VIRTUAL column with
     #: other values in the log (`raycdc.connectors.mysql.ddl.logged_otherwise`).

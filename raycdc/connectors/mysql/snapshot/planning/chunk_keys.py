@@ -109,7 +109,10 @@ class KeyColumns:
         return " AND ".join(keys.equals(c, v) for c, v in zip(self.columns, values, strict=False)) or "1 = 1"
 
     def _side(self, operator: Literal["<", ">", ">="], values: tuple[KeyValue, ...], first: int) -> str:
-        """Return SQL for keys on one side of `values`, whose columns before `first` are equal."""
+        """Return SQL for the keys on one side of `values`.
+
+        The SQL does not compare the columns before `first`, because the caller knows that they equal those of `values`.
+        """
         strict: Literal["<", ">"] = "<" if operator == "<" else ">"
         choices = []
         for last in range(first, len(values)):

@@ -40,7 +40,7 @@ def test_a_table_newly_named_is_read_while_the_others_go_on(shop: Shop) -> None:
 
 def test_a_table_left_out_is_listed_as_ended_and_read_anew_when_it_is_put_back(shop: Shop) -> None:
     shop.run("a", "b")
-    assert shop.run("a") == ["b: not selected any more: ended, and the target keeps what it had."]
+    assert shop.run("a") == ["b: not selected any more: ended, and the target keeps its rows."]
     assert shop.phases() == {"a": "stream", "b": "ended"}
     shop.execute("DELETE FROM b WHERE id = 1", "INSERT INTO b VALUES (3, 3)", "ALTER TABLE b ADD COLUMN w INT")
     shop.execute("DROP TABLE b", "CREATE TABLE b (id INT PRIMARY KEY, v INT)", "INSERT INTO b VALUES (2, 2), (7, 7)")

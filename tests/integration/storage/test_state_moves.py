@@ -56,7 +56,7 @@ def test_a_pipeline_goes_to_a_store_and_back_with_the_rows_that_wait(
     # And back.
     back = tmp_path / "back"
     code, said = told(capsys, "state", "move", str(there), str(back))
-    assert (code, "Take pipeline.work_dir out" in said) == (ExitCode.DONE, True), said
+    assert (code, "Remove pipeline.work_dir:" in said) == (ExitCode.DONE, True), said
     code, said = told(capsys, "run", str(there), "--local")
     assert (code, f"was moved from {url} to {back}" in said) == (ExitCode.STATE, True), said
     assert run(configured(tmp_path, state=str(back), sections=section, events=MOST)) == ExitCode.DONE

@@ -261,8 +261,8 @@ class Pipeline:
         with _ending(keeper), self._one_run(start, silent) as run:
             store = run.store
             output_mode = OutputMode.HAND_FOR_SINK if self._has_sink else OutputMode.HAND
-            patiently = StartRetry(run.leadership, silent.warning, self._stopping)
-            resolved = patiently(partial(resolve, start, store, warn=patiently.warning, output_mode=output_mode))
+            start_retry = StartRetry(run.leadership, silent.warning, self._stopping)
+            resolved = start_retry(partial(resolve, start, store, warn=start_retry.warning, output_mode=output_mode))
             if resolved.full_by is FullBy.ROW_STORE:
                 raise ConfigError(
                     'source.changelog: "full" is for rows on their way to a sink of raycdc\'s; leave it out, or let '
@@ -335,9 +335,9 @@ class Pipeline:
         """
         config, store, stack, reporter = self.config, run.store, run.stack, run.reporter
         output_mode = OutputMode.SINK if self._has_sink else OutputMode.HAND
-        patiently = StartRetry(run.leadership, reporter.warning, self._stopping)
-        again = partial(resolve, start, store, warn=patiently.warning, output_mode=output_mode, planned=planned)
-        resolved = patiently(again)
+        start_retry = StartRetry(run.leadership, reporter.warning, self._stopping)
+        again = partial(resolve, start, store, warn=start_retry.warning, output_mode=output_mode, planned=planned)
+        resolved = start_retry(again)
         take_up(resolved)
         self._require_going()
         source_side = SourceSide.open(stack, resolved, store, reporter)
@@ -345,7 +345,7 @@ class Pipeline:
         stalled_after_s = config.pipeline.watchdog.total_seconds()
         reports = RunReports.open(stack, store, reporter, run.leadership.before, stalled_after_s=stalled_after_s)
         data = DataSide(resolved, store, source_side)
-        loop = data.open_loop(stack, run.leadership, reporter, patiently=patiently, tracker=reports.tracker)
+        loop = data.open_loop(stack, run.leadership, reporter, start_retry=start_retry, tracker=reports.tracker)
         with proving_target(config, store, resolved.changed, loop.written):
             reports.recover(loop)
         commands = RunCommands(resolved, store, reporter.notify)

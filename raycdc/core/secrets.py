@@ -137,7 +137,7 @@ class _Answers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: By kind and argument: the time of the call, and its result, which may still be pending.
+        #: The time of the last call and its result, which may still be pending, for each kind and argument.
         self._kept: dict[tuple[str, str], tuple[float, Future[str]]] = {}
 
     def get(self, kind: str, argument: str, ask: Callable[[str], str]) -> str:
@@ -172,7 +172,7 @@ class _Calls:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: By reference: the start time of the call in progress, and its result.
+        #: The start time and the result of the call in progress, for each reference.
         self._under_way: dict[str, tuple[float, Future[object]]] = {}
 
     def made(self, words: str, call: Callable[[], object]) -> Future[object]:

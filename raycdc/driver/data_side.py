@@ -91,13 +91,13 @@ class DataSide:
         leadership: Leadership,
         reporter: ProgressReporter,
         *,
-        patiently: StartRetry,
+        start_retry: StartRetry,
         tracker: ActivityTracker,
     ) -> EpochLoop:
         """Open the sink and the other parts that rows pass; return the loop that commits into the sink.
 
-        `stack` closes all of them. The loop stops when another driver takes the state. `patiently` retries servers that
-        are unreachable; `tracker` shows what the driver waits for.
+        `stack` closes all of them. The loop stops when another driver takes the state. `start_retry` retries the
+        calls of unreachable servers; `tracker` shows what the driver waits for.
         """
         config, store, source_side = self.config, self.store, self.source_side
         reporter.starting("asking the sink for its committed epochs")
@@ -111,7 +111,7 @@ class DataSide:
             on_committed=source_side.committed,
             access=source_side.access,
             copies=source_side.spec.copies,
-            routing=self._open_sink(stack, reporter.warning, patiently=patiently, tracker=tracker),
+            routing=self._open_sink(stack, reporter.warning, start_retry=start_retry, tracker=tracker),
             tracker=tracker,
             request_resnapshot=partial(request_resnapshot, store, reporter.warning),
             parking=ParkingPolicy(
@@ -144,7 +144,7 @@ class DataSide:
                 probe(spark.session(), self.store.spool, self.source_side.access())
 
     def _open_sink(
-        self, stack: ExitStack, warn: Callable[[str], None], *, patiently: StartRetry, tracker: ActivityTracker
+        self, stack: ExitStack, warn: Callable[[str], None], *, start_retry: StartRetry, tracker: ActivityTracker
     ) -> Routing:
         """Open the sink, and return the routing with the transforms, lookups and row store that rows pass."""
         here, sink, private = self.is_here, self.resolved.start.sink, self.store.path / "private"
@@ -161,7 +161,7 @@ class DataSide:
             warn=warn,
         )
         with tracker.doing(Stage.OPEN, "waits for the sink to let it in"):
-            patiently(partial(sink.open, context))
+            start_retry(partial(sink.open, context))
         stack.callback(sink.close)
         known = None
         if self.resolved.full_by is FullBy.ROW_STORE:
@@ -177,7 +177,7 @@ class DataSide:
         routing = replace(self._routing(records, warn), known=known, log=log)
         lookups, answers = self.config.lookups, answers_of(self.store)
         joiner = partial(open_joiner, lookups, answers, records, self.access, warn)
-        return replace(routing, joiner=patiently(lambda: stack.enter_context(joiner())))
+        return replace(routing, joiner=start_retry(lambda: stack.enter_context(joiner())))
 
     def _routing(self, records: BadRecords, warn: Callable[[str], None]) -> Routing:
         """Return the targets of tables, and the changes that rows undergo on the way."""

@@ -245,7 +245,7 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-        # By default, Delta replays its log in a shuffle of 50 partitions, which costs seconds even for a small table.
+        # Delta reads its log with a shuffle of 50 partitions by default, which takes seconds even for a small table.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),

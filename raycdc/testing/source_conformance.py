@@ -421,17 +421,17 @@ class RunStories(SourceStories):
 
     def test_a_paused_table_holds_nobody_up_and_goes_on_where_it_was_left(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
-        play.run(patience_s=RUN_TIMEOUT_S)
+        play.run(timeout_s=RUN_TIMEOUT_S)
         table = min(play.stream.followed)
         left = dict(play.target[table])
         play.ask(table, TableRequest.PAUSE)
-        play.run(patience_s=RUN_TIMEOUT_S)
+        play.run(timeout_s=RUN_TIMEOUT_S)
         self.change(tmp_path, 1)
-        play.run(patience_s=RUN_TIMEOUT_S)
+        play.run(timeout_s=RUN_TIMEOUT_S)
         assert play.target[table] == left, f"{table} is paused, and its rows were told"
         self._check(play, tmp_path, but=table)
         play.ask(table, TableRequest.RESUME)
-        play.run(patience_s=RUN_TIMEOUT_S)
+        play.run(timeout_s=RUN_TIMEOUT_S)
         # A log that is kept only until it is acknowledged lacks the changes that the paused table missed. The table
         # then reports that.
         lost = play.stream.parked.get(table)
@@ -440,13 +440,13 @@ class RunStories(SourceStories):
 
     def test_a_table_is_read_again_on_request(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
-        play.run(patience_s=RUN_TIMEOUT_S)
+        play.run(timeout_s=RUN_TIMEOUT_S)
         table = min(play.stream.followed)
         # The target is emptied for the new snapshot, whatever it contains.
         play.target[table] = {(): {"of": "nobody"}}
         play.ask(table, TableRequest.RESNAPSHOT)
         self.change(tmp_path, 1)
-        play.run(patience_s=RUN_TIMEOUT_S)
+        play.run(timeout_s=RUN_TIMEOUT_S)
         assert table in play.stream.followed, (
             f"{table} was to begin again, and did not: the log begins the tables of `split.state.parked` that are to "
             "begin `again` (`raycdc.source.tables.resnapshots.begin`)"

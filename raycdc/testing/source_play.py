@@ -59,12 +59,12 @@ class SourcePlay:
         self._readers = readers
         self._fetchers = fetchers
 
-    def run(self, on_epoch: Callable[[Epoch], None] = lambda _: None, *, patience_s: float | None = None) -> None:
+    def run(self, on_epoch: Callable[[Epoch], None] = lambda _: None, *, timeout_s: float | None = None) -> None:
         """Follow the source until its present end; `on_epoch` is called with each epoch before it counts as committed.
 
-        Raises `AssertionError` if the end is not reached within `patience_s`.
+        Raises `AssertionError` if the end is not reached within `timeout_s`.
         """
-        with self.running(patience_s=patience_s) as ledger:
+        with self.running(timeout_s=timeout_s) as ledger:
             for epoch in ledger.epochs():
                 self._apply(epoch)
                 on_epoch(epoch)
@@ -75,8 +75,8 @@ class SourcePlay:
         ask(self.store, [str(table)], request)
 
     @contextmanager
-    def running(self, *, until: Until | None = Until.CAUGHT_UP, patience_s: float | None = None) -> Iterator[Ledger]:
-        """Run the source side while the block lasts; with `patience_s` it ends with an error after that time."""
+    def running(self, *, until: Until | None = Until.CAUGHT_UP, timeout_s: float | None = None) -> Iterator[Ledger]:
+        """Run the source side while the block lasts; with `timeout_s` it ends with an error after that time."""
         with ExitStack() as stack:
             lease = self.store.lease()
             stack.callback(lease.release)
@@ -96,8 +96,8 @@ class SourcePlay:
                 ),
             )
             stack.callback(supervisor.close)
-            if patience_s is not None:
-                timer = threading.Timer(patience_s, supervisor.fail, [AssertionError(_no_end(patience_s))])
+            if timeout_s is not None:
+                timer = threading.Timer(timeout_s, supervisor.fail, [AssertionError(_no_end(timeout_s))])
                 timer.daemon = True
                 timer.start()
                 stack.callback(timer.cancel)
@@ -157,8 +157,8 @@ class SourcePlay:
                 rows[key] = {name: row.get(name) for name in names if name not in META_COLUMNS}
 
 
-def _no_end(patience_s: float) -> str:
+def _no_end(timeout_s: float) -> str:
     return (
-        f"The log did not come to the source's present end within {patience_s:g} s. Its units must reach the ordinal "
+        f"The log did not come to the source's present end within {timeout_s:g} s. Its units must reach the ordinal "
         "that `EnumeratorDialect.current_ordinal` says, though nothing is told of a parked table (`Progress`)."
     )

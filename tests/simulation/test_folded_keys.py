@@ -130,7 +130,7 @@ def test_two_rows_with_one_key_at_the_end_are_refused() -> None:
 
 
 def test_equal_rows_of_a_table_without_a_key_are_refused() -> None:
-    """They are one owner by their values, and are counted."""
+    """Equal rows have one owner, which is made of their values; two rows of one owner are refused."""
     batch = pa.record_batch({"v": ["x", "x"], "w": [1.5, 1.5]})
     rows = pa.Table.from_batches([batch.append_column(OWNER, owners(batch, ["v", "w"]))])
     for name, values in (("_op", pa.array([0, 0], pa.int8())), ("_seq", pa.array([0, 1])),

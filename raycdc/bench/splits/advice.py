@@ -26,7 +26,7 @@ def advice_for(results: Sequence[StrategyResult], readers: int) -> Advice | None
     even = [result for result in measured if not _uneven(result)] or measured
     best_s = min(result.whole_s(readers) for result in even)
     ties = [result for result in even if result.whole_s(readers) <= TIE_FACTOR * best_s]
-    # Of equal strategies, the one with the lowest cost for the server wins; then the one that is the default.
+    # If several strategies are equally fast, the one that costs the server least is chosen, and then the default.
     chosen = min(ties, key=lambda result: (_planning_rows(result), result.name != "auto"))
     return Advice(chosen.name, chosen.settings, " ".join(_reasons(chosen, measured, readers)))
 

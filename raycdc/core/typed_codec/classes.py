@@ -433,8 +433,8 @@ class NamedUnion(Form):
     def __init__(self, members: Callable[[], Mapping[str, type[Any]]], what: str) -> None:
         self.members = members
         self.what = what
-        #: By class name: the function that reads the value, and True if one value follows the name instead of a list of
-        #: fields.
+        #: For each class name the function that reads the value, and True if a single value follows the name, False if
+        #: a list of fields does.
         self._known: dict[str, tuple[Callable[[Any], Any], bool]] = {}
 
     def write(self, value: Any) -> Any:

@@ -16,7 +16,7 @@ from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 _DEBEZIUM = "io.debezium."
 _CONNECT = "org.apache.kafka.connect.data."
 
-#: By semantic type: (kind, fractional digits, wire).
+#: The kind, the fractional digits and the wire form of each temporal semantic type.
 _TEMPORAL: dict[str, tuple[TypeKind, int, int]] = {
     f"{_DEBEZIUM}time.Date": (TypeKind.DATE, 0, cells.WIRE_DAYS),
     f"{_CONNECT}Date": (TypeKind.DATE, 0, cells.WIRE_DAYS),

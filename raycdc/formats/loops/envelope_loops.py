@@ -470,7 +470,7 @@ def _tombstone(tape: Any, repeats: Any, names: Any, messages: Any, message: Any)
         names.flags[FLAG_DELETED] = 0
         return True
     if messages.info[message, SAME_KEY] == 1 and names.flags[FLAG_DELETED] == 1:
-        # It belongs to the delete right before it.
+        # The tombstone belongs to the delete right before it, so it deletes nothing more.
         return True
     table = names.flags[FLAG_TOMBSTONE_TABLE]
     if table == ASK:

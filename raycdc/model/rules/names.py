@@ -358,7 +358,7 @@ _INNODB = TargetLimits(
     "the server's max_allowed_packet",
 )
 
-#: By the names of `NAMES`.
+#: The limits of each kind of target, under the names that `NAMES` uses.
 LIMITS: Mapping[str, TargetLimits] = {
     # Manual: "PostgreSQL Limits"; an entry of a B-tree is at most a third of a page.
     "postgresql": TargetLimits(

@@ -243,7 +243,7 @@ class SourceCoordinator:
             sealed=epochs.sealed,
             committed=epochs.committed,
             tables=_table_statuses(epochs, enumerator.progress) if tables else {},
-            # Of a log without a snapshot, only the tables that brought rows are known.
+            # If a log is read without a snapshot, only the tables that had rows are known.
             counts=replace(counts, tables=max(counts.tables, len(epochs.rows)), chunks_out=enumerator.chunks_out),
             chunks_waiting=enumerator.chunks_waiting,
             problems={**enumerator.problems, **self._surroundings.acknowledgements.problems},

@@ -123,7 +123,7 @@ class PendingEpochs:
         self.lost_values: Mapping[TableId, int] = dict(last.lost) if last else {}
         self.seals: deque[SealTimes] = deque(maxlen=SEALS_KEPT)
         self._waiting: dict[int, Manifest] = {}
-        #: By epoch: the spools that have its segments.
+        #: The spools that have the segments of each epoch.
         self._spools: dict[int, frozenset[str]] = {}
 
     def __repr__(self) -> str:

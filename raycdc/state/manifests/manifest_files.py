@@ -208,7 +208,7 @@ class ManifestFiles:
         self.compaction = compaction or ManifestCompaction()
         self._bases = Bases(folder)
         self._known: dict[int, KnownManifest] = {}
-        #: By epoch: the smallest number of the files that are needed to read the epoch's manifest.
+        #: For each epoch the smallest number of a file that is needed to read the epoch's manifest.
         self._kept_from: dict[int, int] = {}
         #: The last base that this process wrote.
         self._based: KnownManifest | None = None

@@ -36,7 +36,7 @@ VISIBLE_WITHIN_S = 6.0
 
 
 class Visibility(Enum):
-    """What a SELECT can know about the log."""
+    """The knowledge that a SELECT has of the log: which transactions it sees, and at which position."""
 
     #: MariaDB: transactions become visible in log order, and a SELECT sees those up to one place. It knows that nothing
     #: behind the log's end of that moment is among them.

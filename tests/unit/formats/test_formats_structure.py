@@ -22,7 +22,7 @@ from tests.unit.formats.format_messages import batch, decoder, failure, rows_of
 #: A decoder that has not ended by then never will: each message takes microseconds.
 TIMEOUT_S = 20
 ABSENT = object()
-#: What stands in the place of a field. A JSON text stands for itself.
+#: The values that take the place of a field.
 KINDS: tuple[Any, ...] = (
     ABSENT,
     None,

@@ -110,7 +110,7 @@ class EventTooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the server watches: one collection, one database, or (both None) everything."""
+    """The scope of a change stream: one collection, one database, or the whole server if both fields are None."""
 
     database: str | None = None
     collection: str | None = None

@@ -278,7 +278,7 @@ def finished_xid(statement: str, rules: LexRules) -> tuple[str, bool] | None:
     """
     tokens = tokenize(statement, rules)
     try:
-        # Of other statements, only the first two words are read.
+        # The first two words tell if this is an XA statement, so the rest of other statements is not read.
         words = [token.text.upper() for token in islice(tokens, 2)]
     except LexError:
         return None

@@ -202,7 +202,7 @@ def parse_filter(table: MySqlTable, text: str) -> Condition:
     return _Parser(table, text).parse()
 
 
-#: What to do if a statement made the configured part of a table impossible.
+#: The advice if a statement made a configured filter or list of columns of a table impossible.
 ANOTHER_CAPTURE = "Change it, then read the table anew with: raycdc tables resnapshot CONFIG {table}"
 
 

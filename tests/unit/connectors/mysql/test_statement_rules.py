@@ -274,7 +274,7 @@ FIRST: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
 
 
 PARKS, AGAIN, FOLLOWS = "changes_what_is_captured: Park", "changes_what_is_captured: Resnapshot", "is_followed: Follow"
-#: What a statement about a column of orders comes to, by what names that column.
+#: The expected verdict about statements that change a column of orders, and the setting that names the column.
 NAMED: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
     (PARKS, BY_FILTER, ("ALTER TABLE orders CHANGE b c VARCHAR(40)",)),
     # Its values are others, so that it begins again anyhow; the probe then finds that the filter does not fit it.

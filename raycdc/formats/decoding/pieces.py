@@ -48,8 +48,8 @@ class TableDecoder:
         self._flags[loops.FLAG_BEFORE_OPTIONAL] = options.before_image == "optional"
         self._flags[loops.FLAG_EXTENDED] = state.extended
         self._flags[loops.FLAG_UNAVAILABLE] = spec.unavailable
-        placeholder, texts = placeholder_shapes(options.unavailable_placeholder)
-        self._template = loops.RowPlan.of(self._flags, slots, placeholder, packed(texts))
+        placeholders = loops.packed_placeholders(placeholder_texts(options.unavailable_placeholder))
+        self._template = loops.RowPlan.of(self._flags, slots, placeholders)
         # Names of JSON are exact. Only columns that the user gives may be spelled otherwise than the fields.
         self._flags[loops.FLAG_FOLD] = state.fixed and not options.case_sensitive
         self._flags[loops.FLAG_TIME] = int(spec.time_unit)
@@ -291,8 +291,8 @@ def _key_kinds(state: TableState, names: list[str]) -> list[int]:
     return [kinds.get(name, 0) for name in names]
 
 
-def placeholder_shapes(placeholder: str) -> tuple[npt.NDArray[np.uint8], list[bytes]]:
-    """Return the bytes of Debezium's placeholder for values that it does not have, and the texts in which it comes.
+def placeholder_texts(placeholder: str) -> list[bytes]:
+    """Return the texts in which Debezium's placeholder for values that it does not have comes.
 
     The texts are: itself, as base64 and as hexadecimal digits (`binary.handling.mode`), as the JSON of a map (hstore),
     and as a UUID, which stands in arrays of UUIDs. The first text is the placeholder itself. ``hex:`` before it means
@@ -303,4 +303,4 @@ def placeholder_shapes(placeholder: str) -> tuple[npt.NDArray[np.uint8], list[by
     texts = [raw, base64.b64encode(raw), base64.urlsafe_b64encode(raw), raw.hex().encode()]
     texts += [b"{" + quoted + between + quoted + b"}" for between in (b":", b": ")]
     digest = hashlib.md5(raw, usedforsecurity=False).digest()
-    return np.frombuffer(raw, np.uint8).copy(), [*texts, str(uuid.UUID(bytes=digest, version=3)).encode()]
+    return [*texts, str(uuid.UUID(bytes=digest, version=3)).encode()]

@@ -25,6 +25,9 @@ from raycdc.formats.options import UNAVAILABLE, FormatOptions
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
 
+#: The most bytes of a placeholder. Its forms are up to twelve times as long; the loops have 16 bits for their lengths.
+PLACEHOLDER_MAX = 5_000
+
 
 class DebeziumOptions(FormatOptions):
     """Options of ``debezium-json``.
@@ -53,6 +56,8 @@ class DebeziumOptions(FormatOptions):
     def _hexadecimal(cls, value: str) -> str:
         if value.startswith("hex:"):
             bytes.fromhex(value[4:])
+        if len(value.encode()) > PLACEHOLDER_MAX:
+            raise ValueError(f"is longer than {PLACEHOLDER_MAX:,} bytes")
         return value
 
     @property

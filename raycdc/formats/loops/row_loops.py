@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from raycdc.core.compiled import load
 from raycdc.core.loops.compiling import helper, inlined, njit
 from raycdc.formats.loops.cell_loops import put_cell
 from raycdc.formats.loops.code_loops import (
@@ -120,8 +121,8 @@ class RowPlan(NamedTuple):
     `cells` has a row for each column: its token in the new and in the old image, 1 if it was found by its exact name,
     the union of the classes seen, 1 if a row has had it, 1 if it belongs to the table's key, the kind of the values of
     the key (`KIND_…`), and its two tokens before extended JSON was unwrapped. `keys` has the position, length and
-    column of each key of the previous row. `placeholder` is Debezium's placeholder for a missing value;
-    `placeholder_texts` has the texts in which it comes, with their boundaries in `placeholder_off`.
+    column of each key of the previous row. `placeholders` has the texts in which Debezium's placeholder for a missing
+    value comes (`packed_placeholders`).
     """
 
     names: npt.NDArray[np.uint8]
@@ -130,21 +131,18 @@ class RowPlan(NamedTuple):
     flags: npt.NDArray[np.int64]
     cells: npt.NDArray[np.int64]
     keys: npt.NDArray[np.int64]
-    placeholder: npt.NDArray[np.uint8]
-    placeholder_texts: npt.NDArray[np.uint8]
-    placeholder_off: npt.NDArray[np.int64]
+    placeholders: npt.NDArray[np.uint8]
 
     @classmethod
     def of(
         cls,
         flags: npt.NDArray[np.int64],
         slots: Sequence[int],
-        placeholder: npt.NDArray[np.uint8],
-        texts: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
+        placeholders: npt.NDArray[np.uint8],
     ) -> RowPlan:
-        """Return a plan without the table's columns; `texts` are those of the placeholder, with their boundaries."""
+        """Return a plan without the table's columns."""
         none, numbers = np.zeros(8, np.uint8), np.zeros((1, CELLS), np.int64)
-        return cls(none, numbers[0, :1], np.array(slots, np.int64), flags, numbers, numbers, placeholder, *texts)
+        return cls(none, numbers[0, :1], np.array(slots, np.int64), flags, numbers, numbers, placeholders)
 
     def with_columns(
         self,
@@ -161,6 +159,20 @@ class RowPlan(NamedTuple):
 NEW, OLD, EXACT, MASK, HAD, KEY, KEY_KIND, RAW_NEW, RAW_OLD = range(9)
 CELLS = 9
 KEY_AT, KEY_LENGTH, KEY_COLUMN = range(3)
+#: The bytes at the begin of `RowPlan.placeholders` that say which lengths its texts have.
+PLACEHOLDER_LENGTHS = 256
+
+
+def packed_placeholders(texts: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    """Return `RowPlan.placeholders`: one array, because each array makes every call of the loops slower.
+
+    The byte at `n` is 1 if a text of `n` bytes is among `texts`; the last of the `PLACEHOLDER_LENGTHS` bytes stands for
+    all greater lengths. The texts follow, each after its length in two bytes; zeros are after the last one.
+    """
+    lengths = np.zeros(PLACEHOLDER_LENGTHS, np.uint8)
+    lengths[[min(len(text), PLACEHOLDER_LENGTHS - 1) for text in texts]] = 1
+    rest = b"".join(len(text).to_bytes(2, "little") + text for text in texts)
+    return np.concatenate([lengths, np.frombuffer(rest + bytes(8), np.uint8)])
 
 
 @helper
@@ -311,21 +323,21 @@ def _images(tape: Any, plan: Any, action: Any, after: Any, before: Any) -> Any:
 @helper
 def _placeholder_text(tape: Any, plan: Any, token: Any) -> Any:
     """Return True if a text, or the name of a field, is Debezium's placeholder for a missing value."""
-    if tape.tok[token, KIND] == ESCAPED:
-        # The JSON of a map has escaped quotes.
-        most = 2 * np.int64(plan.placeholder_off[len(plan.placeholder_off) - 1])
-        if tape.tok[token, END] - tape.tok[token, AT] > most or not plain_text(tape, token):
-            return False
+    # The JSON of a map has escaped quotes.
+    if tape.tok[token, KIND] == ESCAPED and not plain_text(tape, token):
+        return False
     if tape.tok[token, KIND] != STRING:
         return False
     at = np.int64(tape.tok[token, AT])
     length = np.int64(tape.tok[token, END]) - at
-    for text in range(len(plan.placeholder_off) - 1):
-        first = plan.placeholder_off[text]
-        if plan.placeholder_off[text + 1] - first == length:
-            if same_bytes(tape.data, at, plan.placeholder_texts, first, length):
-                return True
-    return False
+    text = np.int64(PLACEHOLDER_LENGTHS)
+    while True:
+        size = load(plan.placeholders, text, 16)
+        if size == 0:
+            return False
+        if size == length and same_bytes(tape.data, at, plan.placeholders, text + 2, length):
+            return True
+        text += 2 + size
 
 
 @helper
@@ -333,9 +345,10 @@ def _placeholder_numbers(tape: Any, plan: Any, token: Any) -> Any:
     """Return True if an array of numbers has the bytes of the placeholder, as Debezium writes it in such arrays."""
     number = token + 1
     last = np.int64(tape.tok[token, NEXT])
-    if last - number != len(plan.placeholder):
+    length = load(plan.placeholders, np.int64(PLACEHOLDER_LENGTHS), 16)
+    if last - number != length:
         return False
-    for i in range(len(plan.placeholder)):
+    for i in range(length):
         kind = tape.tok[number + i, KIND]
         if kind != INTEGER and kind != FRACTION:
             return False
@@ -344,13 +357,13 @@ def _placeholder_numbers(tape: Any, plan: Any, token: Any) -> Any:
         while at < tape.tok[number + i, END] and 48 <= tape.data[at] <= 57 and value < 1000:
             value = value * 10 + np.int64(tape.data[at]) - 48
             at += 1
-        if value != np.int64(plan.placeholder[i]):
+        if value != np.int64(plan.placeholders[PLACEHOLDER_LENGTHS + 2 + i]):
             return False
     return True
 
 
 @helper
-def is_unavailable(tape: Any, plan: Any, token: Any) -> Any:
+def _is_placeholder(tape: Any, plan: Any, token: Any) -> Any:
     """Return True if a value is Debezium's placeholder for a large value that it did not get (PostgreSQL's TOAST).
 
     It is a text, an array of one such text, an array of the numbers of its bytes, or a map with it as name and value.
@@ -366,6 +379,22 @@ def is_unavailable(tape: Any, plan: Any, token: Any) -> Any:
     if kind == OBJECT and last == token + 3:
         return _placeholder_text(tape, plan, token + 1) and _placeholder_text(tape, plan, token + 2)
     return False
+
+
+@inlined
+def is_unavailable(tape: Any, plan: Any, token: Any) -> Any:
+    """Return True if a value is Debezium's placeholder, in any of its forms.
+
+    Values whose kind or length is that of no form, which are nearly all, cost no call.
+    """
+    kind = tape.tok[token, KIND]
+    if kind == STRING:
+        length = tape.tok[token, END] - tape.tok[token, AT]
+        if plan.placeholders[min(length, PLACEHOLDER_LENGTHS - 1)] == 0:
+            return False
+    elif kind != ESCAPED and kind != ARRAY and kind != OBJECT:
+        return False
+    return _is_placeholder(tape, plan, token)
 
 
 @inlined

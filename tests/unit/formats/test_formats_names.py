@@ -88,3 +88,11 @@ def test_only_the_whole_value_is_a_placeholder() -> None:
         assert len(decode("debezium-json", update(value))) == 2
     with pytest.raises(ValueError, match="hex"):
         make("debezium-json", placeholder="hex:xy")
+
+
+def test_a_long_placeholder_is_known_in_every_shape_or_refused() -> None:
+    text = "\x01" * 5_000
+    for value in shapes(text):
+        assert "was left out by the connector" in failure("debezium-json", update(value), placeholder=text)
+    with pytest.raises(ValueError, match="longer than 5,000 bytes"):
+        make("debezium-json", placeholder="é" * 2_501)

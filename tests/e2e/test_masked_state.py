@@ -19,6 +19,7 @@ from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MongoDb
 from tests.leaks import nothing_shows
 from tests.support.forked_commands import completed
 from tests.support.jobs import Job, catch_up, require_engines
+from tests.support.table_commands import tables_command
 
 pytestmark = pytest.mark.server
 
@@ -143,6 +144,36 @@ def test_no_file_shows_what_masks_hide(request: pytest.FixtureRequest, kind: str
     assert len({row["hash_text"] for row in found.values()}) == len(found)
     assert all(len(row["hash_number"]) == 64 for row in found.values())
     assert not any(name.startswith("drop") for row in found.values() for name in row)
+
+
+@pytest.mark.parametrize("method", ["mask", "drop"])
+def test_a_masked_column_with_a_new_name_parks_its_table_before_any_row(
+    mariadb: MariaDbServer, tmp_path: Path, method: str
+) -> None:
+    fill(mariadb, "hidden")
+    mariadb.execute("CREATE TABLE others (id INT PRIMARY KEY)", database="hidden")
+    job = job_of(tmp_path, mariadb, snapshot="", pipeline="")
+    job.tables = ("people", "others")
+    catch_up(job)
+    mariadb.execute(
+        f"ALTER TABLE people CHANGE {method}_text note VARCHAR(60)",
+        f"INSERT INTO people (id, note) VALUES (1, '{word(method, 'stream')}')",
+        "INSERT INTO others VALUES (1)",
+        database="hidden",
+    )
+    run = job.start("--until", "caught-up", failpoints="before_commit=kill@1")
+    assert run.wait() == -9, run.story()
+    nothing_shows(job, planted())
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 4, run.story()
+    assert f"Column 'note' of hidden.people was '{method}_text', which [[mask]] hides" in run.story()
+    nothing_shows(job, planted())
+    assert read_delta(job.lake / job.database / "others").num_rows == 1
+    mariadb.execute(f"ALTER TABLE people CHANGE note {method}_text VARCHAR(60)", database="hidden")
+    tables_command(job, "resnapshot", "hidden.people", "--wait", "0")
+    catch_up(job)
+    nothing_shows(job, planted())
+    assert set(rows(job)) == {1, *range(0, 600, 10)}
 
 
 @pytest.mark.long_variants("mysql80", suite="servers")

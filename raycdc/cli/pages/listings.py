@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 
+from raycdc.cli.pages.uses import uses_table
 from raycdc.config.reference import format_sections
 from raycdc.errors import ConfigError, ExitCode, ParkReason, RaycdcError, TableRefusedError
 from raycdc.formats.plugins import load_format
@@ -112,9 +113,24 @@ column, too, and tables that still use the old name write their values under bot
 null in the new column."""
 
 
+_USES = """## A column that the configuration names
+
+A change of a column may give another meaning to an expression, a filter or a mask that names it. The table below says
+what becomes of a MySQL or MariaDB table then, for each kind of use. It is made by the rules that judge the statements
+of the log. Its reactions hold at the statement, before a row after it is read; they are the same after a restart.
+
+- *follows*: the target follows the change as the tables above say.
+- *resnapshot*: the table is resnapshotted automatically, so that all rows are judged by one meaning. If its rows cannot
+  be distinguished from those of another table in a merged upsert target, it is parked instead.
+- *parked*: the table waits until the change is taken back or the configuration fits it, and for `raycdc tables
+  resnapshot`; the other tables continue.
+
+A table of another source is parked where the table says *resnapshot*. Routes name tables only."""
+
+
 def changes_page() -> str:
     """Return the text of the page."""
-    parts = [_CHANGES_BEGIN, _effects(), _ROWS, _rows(), _OTHERS, _TYPES]
+    parts = [_CHANGES_BEGIN, _effects(), _ROWS, _rows(), _OTHERS, _TYPES, _USES, table(*uses_table())]
     return "\n\n".join(parts) + "\n"
 
 

@@ -11,6 +11,7 @@ import pytest
 import raycdc
 from raycdc.cli.docs import MANUAL
 from raycdc.cli.pages.listings import cause, named_errors
+from raycdc.cli.pages.uses import FOLLOWED, PARKED, STATEMENTS, USES, reaction
 from raycdc.config.mongodb import type_names
 from raycdc.connectors.mysql.values.types import column_types
 from raycdc.errors import REPORT, ExitCode, RaycdcError
@@ -35,6 +36,22 @@ def test_every_format_and_every_option_of_one_has_its_row() -> None:
     formats = [listing.type for listing in list_plugins() if listing.group is PluginGroup.FORMATS]
     assert [name for name in formats if f"`{name}`" not in page] == []
     assert [name for name in DebeziumOptions.model_fields if f"| `{name}` |" not in page] == []
+
+
+def test_no_change_of_a_column_that_the_configuration_names_is_followed_by_omission() -> None:
+    """What the table says is made by the rules; this is what must be true of it."""
+    gone = [STATEMENTS[name] for name in ("dropped", "renamed", "another column takes its name")]
+    found = {use: [reaction(USES[use], *statement) for statement in gone] for use in USES}
+    assert found.pop("nothing") == [FOLLOWED] * 3
+    assert found.pop("mask") == [FOLLOWED, PARKED, PARKED]
+    assert set(map(tuple, found.values())) == {(PARKED,) * 3}
+    meanings = [name for name in STATEMENTS if name not in ("dropped", "renamed", "another column takes its name")]
+    for use in ("expression", "filter", "snapshot filter"):
+        made = {name: reaction(USES[use], *STATEMENTS[name]) for name in meanings}
+        followed = [name for name in meanings if made[name] == FOLLOWED]
+        # Spark compares texts by their bytes, the server by their collation. The server compares all integers alike.
+        other = "INT → BIGINT" if use == "snapshot filter" else "VARCHAR: other collation"
+        assert sorted(followed) == sorted(["VARCHAR: longer", other]), use
 
 
 @pytest.mark.parametrize("error", list(named_errors()), ids=lambda error: error.__name__)

@@ -293,6 +293,10 @@ NAMED: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
     ("is_not_for_targets: Resnapshot", COMPUTED, ("ALTER TABLE orders MODIFY a BIGINT",)),
     ("is_not_for_targets: Park", COMPUTED, ("ALTER TABLE orders MODIFY a BIGINT, DROP COLUMN b",)),
     (FOLLOWS, COMPUTED, ("ALTER TABLE orders MODIFY b VARCHAR(400)",)),
+    ("shows_what_is_masked: Park", MASKED, ("ALTER TABLE orders RENAME COLUMN b TO c",)),
+    ("shows_what_is_masked: Park", MASKED, ("ALTER TABLE orders RENAME COLUMN b TO a, RENAME COLUMN a TO b",)),
+    (FOLLOWS, MASKED, ("ALTER TABLE orders RENAME COLUMN b TO B",)),
+    (FOLLOWS, MASKED, ("ALTER TABLE orders DROP COLUMN b, ADD b VARCHAR(9)",)),
 )  # fmt: skip
 
 

@@ -337,8 +337,12 @@ def is_logged_otherwise(judged: StatementEffect, facts: HistoryFacts) -> MySqlVe
 
 
 def shows_what_is_masked(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Park a new table whose rows or columns were masked under an earlier name."""
-    if judged.made is None or not (why := facts.masked.shown_by(judged.made)):
+    """Park a table whose rows or columns were masked under an earlier name.
+
+    Nothing after the statement is read of the table, so its values do not get into the state either.
+    """
+    after = judged.effect.after
+    if after is None or not (why := facts.masked.shown_by(after)):
         return None
     return judged.statement.refused(facts, why)
 

@@ -168,10 +168,15 @@ class EnvelopeLayout:
             entry=np.ascontiguousarray(np.concatenate([bounds[: len(keys)], described], axis=1)),
             remembered=np.full(group_count * loops.REMEMBERED_KEYS, -1, np.int64),
             kind=np.ascontiguousarray(np.concatenate([bounds[len(keys) :], meanings], axis=1)),
-            flags=np.array(
-                [default, int(spec.documents), int(spec.whole_row), version, key_list, 0, loops.ASK, 0, 0], np.int64
-            ),
+            flags=_flags(default, int(spec.documents), int(spec.whole_row), version, key_list, 0, loops.ASK),
         )
+
+
+def _flags(*first: int) -> npt.NDArray[np.int64]:
+    """Return `Names.flags` that begin with the values of `first`; the others are 0."""
+    flags = np.zeros(loops.FLAGS_COUNT, np.int64)
+    flags[: len(first)] = first
+    return flags
 
 
 class RepeatedTexts:

@@ -20,6 +20,11 @@ DEAD_LETTERS = TableId("raycdc", "dead_letters")
 UNAVAILABLE = "__debezium_unavailable_value"
 
 
+#: The field in the key of a message that names the row's table, as Debezium's ByLogicalTableRouter writes it
+#: (``key.field.name``).
+TABLE_FIELD = "__dbz__physicalTableIdentifier"
+
+
 def _check_columns(text: str) -> str:
     parse_columns(text, key_path="columns")
     return text
@@ -79,6 +84,11 @@ class FormatOptions(ColumnsOptions):
     include_schema: bool = option(default=False, help="Writing: put the schema into every message (Debezium).")
     tombstones: bool = option(
         default=False, help="Writing: a message without value after each delete, for compacted topics."
+    )
+    table_in_key: bool = option(
+        default=False,
+        help="Writing: name the table in the key of each message, in the field `__dbz__physicalTableIdentifier`. It is "
+        "always set for a topic that sink.topic gives to several tables. Keys of maxwell-json always name the table.",
     )
 
     @property

@@ -247,6 +247,14 @@ class Sink(ABC):
         """
         return {}
 
+    def no_merging(self, target: TableId) -> str:
+        """Return why rows of several source tables cannot go to `target`, as the end of a sentence; empty if they can.
+
+        Called by ``raycdc check`` after `inspect`, for targets of several tables. The commit of such a target must
+        raise `RoutesRefusedError`. A sink that updates rows sets `merges_sources` instead.
+        """
+        return ""
+
     def blocked(self, target: TableId, *, wholly: bool = False) -> str:
         """Return a sentence that names the client that has this target locked; empty if the target is not locked, or if
         that is unknown.

@@ -22,7 +22,7 @@ from raycdc.driver.resolve import resolve
 from raycdc.driver.startup_checks import Start
 from raycdc.errors import RaycdcError
 from raycdc.pipeline import Pipeline
-from raycdc.sandbox.servers import MariaDbServer
+from raycdc.sandbox.servers import KafkaServer, MariaDbServer
 from raycdc.state.store import CheckpointStore
 
 pytestmark = pytest.mark.server
@@ -145,6 +145,25 @@ def test_check_says_what_a_run_refuses_in_its_words(both: Both, name: str, capsy
         both.run()
     assert refused.value.exit_code == case.code
     assert case.text in str(refused.value)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_tables_that_are_merged_into_a_topic_whose_keys_delete_rows_are_refused_by_both(
+    both: Both, kafka: KafkaServer, compacted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both.sql("CREATE TABLE also (id INT PRIMARY KEY)")
+    config = {"cleanup.policy": "compact"} if compacted else {}
+    with kafka.fresh_topic(config=config) as topic:
+        sink = f'type = "kafka"\nbootstrap_servers = "{kafka.bootstrap_servers}"\nformat = "canal-json"'
+        route = f"[[route]]\ntable = 'DB\\..*'\nto = \"lake.{topic}\""
+        both.write(f'{sink}\ntopic = "{{table}}"\ntombstones = {str(not compacted).lower()}', route)
+        assert both.check() == 4
+        said = capsys.readouterr().out
+        assert f"all go to lake.{topic}, and topic {topic} {'is compacted' if compacted else 'gets tombstones'}" in said
+        with pytest.raises(RaycdcError, match=f"all go to lake.{topic}, and topic {topic}"):
+            both.run()
+        both.write(f'{sink}\ntopic = "{topic}"\ntombstones = true')
+        assert both.check() == 0
 
 
 def test_check_says_that_a_table_was_begun_in_another_way(both: Both, capsys: pytest.CaptureFixture[str]) -> None:

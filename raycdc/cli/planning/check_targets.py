@@ -20,7 +20,7 @@ from raycdc.delivery.targets.parked_targets import ParkingPolicy, parks_of
 from raycdc.driver.data_side import sink_context
 from raycdc.driver.fitting import naming_location, require_nothing_written
 from raycdc.driver.resolve import ResolvedRun
-from raycdc.errors import RaycdcError, SchemaError, SinkError, TableRefusedError
+from raycdc.errors import ParkReason, RaycdcError, RoutesRefusedError, SchemaError, SinkError, TableRefusedError
 from raycdc.model import TableId
 from raycdc.segments.tasks import run_in_process
 from raycdc.sinks.api import SinkContext
@@ -100,6 +100,7 @@ def _findings(run: ResolvedRun, sink: Any, tables: Collection[TableId], *, again
             return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
     router = run.rules.router
     targets = dict.fromkeys(target for table in sorted(tables) for target in router.targets(table))
+    results += _merged(run, sink, tables)
     new = [target for target in targets if str(target) not in recorded]
     taken = list(_taken(run, sink, new[:_NEW_TARGETS_MAX]))
     if len(new) > _NEW_TARGETS_MAX:
@@ -131,6 +132,19 @@ def _compared(run: ResolvedRun, store: CheckpointStore, sink: Any) -> list[Check
     if not results:
         results.append(CheckResult("targets", "The targets hold what the state says.", ok=True))
     return results
+
+
+def _merged(run: ResolvedRun, sink: Any, tables: Collection[TableId]) -> Iterator[CheckResult]:
+    """Yield a finding per target that cannot have the rows of all tables that routes give it."""
+    sources: dict[TableId, list[TableId]] = {}
+    for table in sorted(tables):
+        for target in run.rules.router.targets(table):
+            sources.setdefault(target, []).append(table)
+    parks = parks_of(run.config.pipeline)(ParkReason.RULES)
+    for target, merged in sources.items():
+        if len(merged) > 1 and (why := run.start.no_merging or sink.no_merging(target)):
+            text = f"route: {', '.join(map(str, merged))} all go to {target}, and {why}"
+            yield as_parked(CheckResult(f"target {target}", text, error=RoutesRefusedError), parks=parks)
 
 
 def _taken(run: ResolvedRun, sink: Any, targets: Collection[TableId]) -> Iterator[CheckResult]:

@@ -126,7 +126,7 @@ class NamedTables:
         Raises `RuntimeError` if the scan stops at one message more often than its texts and its table can explain.
         """
         self._number_keys(batch, chunk)
-        self.layout.names.flags[envelope.FLAG_TOMBSTONE_TABLE] = envelope.ASK
+        self._forget_tables_of_tombstones()
         first, stops = 0, 0
         while True:
             why, stopped = envelope.scan(
@@ -184,7 +184,7 @@ class NamedTables:
             for flag in (envelope.FLAG_VERSION_NAME, envelope.FLAG_KEY_NAME)
         )
         key_shape = int(message.chunk.messages.info[message.number, envelope.KEY_SHAPE])
-        self.layout.names.flags[envelope.FLAG_TOMBSTONE_TABLE] = envelope.ASK
+        self._forget_tables_of_tombstones()
         index = envelope.NOT_TAKEN
         # A statement about a whole database names no table, and must be seen even if only some of its tables are
         # selected.
@@ -227,9 +227,21 @@ class NamedTables:
         if cleared:
             self._known.clear()
 
+    def _forget_tables_of_tombstones(self) -> None:
+        flags = self.layout.names.flags
+        flags[envelope.FLAG_TOMBSTONE_TABLE] = envelope.ASK
+        flags[envelope.FLAG_KEY_TABLE :] = 0
+
     def _name_table_of_tombstones(self, message: MessageAt) -> None:
-        """Find the table whose rows the tombstones of this partition delete, as far as tables are known now."""
+        """Find the table whose rows the tombstones of this partition delete, as far as tables are known now: all
+        tombstones, or those whose key names the same table as the key of `message`.
+        """
         flags, topic = self.layout.names.flags, message.batch.origin.topic
+        if name_hash := int(flags[envelope.FLAG_KEY_TABLE]):
+            named = self._keyed.table_of_key(message.key, [decoder.state for decoder in self._decoders.values()])
+            slot = envelope.FLAG_KEY_TABLE + 1 + 3 * ((name_hash - 1) % 2**31 % envelope.KEY_TABLES_MAX)
+            flags[slot : slot + 3] = (name_hash, *self._meaning(named))
+            return
         if self._dialect.spec.whole_row:
             own = self._dialect.table_id("", "", "", topic)
             taken = self._selector is None or self._selector.matches(own)
@@ -239,14 +251,16 @@ class NamedTables:
         else:
             states = [decoder.state for decoder in self._decoders.values()]
             found = self._keyed.table_of(topic, states, alone=self._selector is None)
+        flags[envelope.FLAG_TOMBSTONE_TABLE], flags[envelope.FLAG_TOMBSTONE_DOCUMENT] = self._meaning(found)
+
+    def _meaning(self, found: TableState | int) -> tuple[int, bool]:
+        """Return the number of the table to which tombstones belong, and True if its rows are documents."""
         if isinstance(found, int):
-            flags[envelope.FLAG_TOMBSTONE_TABLE] = found
-            return
+            return found, False
         if found.id not in self._keyed.shapes:
             self._keyed.shapes[found.id] = len(self.shapes)
             self.shapes.append(Shape(self._decoders[found.id], None))
-        flags[envelope.FLAG_TOMBSTONE_TABLE] = self._keyed.shapes[found.id]
-        flags[envelope.FLAG_TOMBSTONE_DOCUMENT] = found.extended
+        return self._keyed.shapes[found.id], found.extended
 
     def _table_id(self, message: MessageAt) -> TableId:
         database, schema, table = (message.text(slot) for slot in _NAMES)

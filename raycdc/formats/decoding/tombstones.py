@@ -1,12 +1,13 @@
 """Finds the tables to which tombstones and keys of one stream's messages belong.
 
-A tombstone has a key and no value, so it does not name its table. If the topic's name ends with the name of a table,
-the tombstone belongs to this table. Otherwise it belongs to the only table of the topic. If several tables are
-possible, the tombstone is a bad message, because rows of different tables may have equal keys.
+A tombstone has a key and no value. Its key may name its table (`TABLE_FIELD`). If it does not, and if the topic's name
+ends with the name of a table, the tombstone belongs to this table. Otherwise it belongs to the only table of the topic.
+If several tables are possible, the tombstone is a bad message, because rows of different tables may have equal keys.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from raycdc.formats.decoding.tables import TableState
 from raycdc.formats.loops import envelope_loops as envelope
+from raycdc.formats.options import TABLE_FIELD
 from raycdc.model import TableId
 
 #: The maximum number of different sets of key fields that are distinguished within a batch. Each partition has one or a
@@ -42,6 +44,19 @@ class KeyedTables:
         numbers = [self._numbers.setdefault(value, len(self._numbers)) for value in distinct.tolist()]
         return np.array(numbers, np.int64)[inverse], cleared
 
+    def table_of_key(self, key: bytes | None, states: Collection[TableState]) -> TableState | int:
+        """Return the table that a tombstone's key names, or the tombstone's meaning if there is no such table.
+
+        A table that is left out, or that no message has named before, has no row that the tombstone could delete.
+        """
+        name = _table_field(key)
+        known = [state for state in states if state.primary_key]
+        exact = [state for state in known if str(state.id) == name]
+        named = exact or [state for state in known if _ends_in(name, _full_name(state.id))]
+        if any(str(table) == name for table in self.left_out) or not named:
+            return envelope.NO_MEANING
+        return named[0] if len(named) == 1 else envelope.UNCLEAR
+
     def table_of(self, topic: str, states: Collection[TableState], *, alone: bool) -> TableState | int:
         """Return the table to which tombstones of `topic` belong, or their meaning if there is no such table.
 
@@ -66,6 +81,12 @@ def table_of_topic(table: TableId, states: Mapping[TableId, TableState]) -> Tabl
     """
     state = states.get(table)
     return state if state is not None and state.primary_key else envelope.NO_MEANING
+
+
+def _table_field(key: bytes | None) -> str:
+    """Return the name of the table in a key, which is an object and may be in an envelope with its schema."""
+    fields = json.loads(key or b"{}")
+    return str((fields["payload"] if "schema" in fields and "payload" in fields else fields).get(TABLE_FIELD, ""))
 
 
 def _full_name(table: TableId) -> str:

@@ -22,7 +22,7 @@ from raycdc.errors import DataError
 from raycdc.formats.api import EncodedBatch, FormatEncoder
 from raycdc.formats.encoding import spelling
 from raycdc.formats.json.debezium_schema import connect_schema
-from raycdc.formats.options import FormatOptions
+from raycdc.formats.options import TABLE_FIELD, FormatOptions
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.model.evolution import SchemaChangeEvent, TruncateTableEvent
 from raycdc.model.table import quoted
@@ -52,14 +52,15 @@ class Notation:
     """The way in which a format writes the messages of one table.
 
     `spell` turns a column into JSON texts, and `compose` the changes into messages. A message's key begins with
-    `key_head`, and `key_prefix` comes before the name of each of its columns. `truncate` writes a truncation at a time
-    in milliseconds; it is None if the format has no such message.
+    `key_head` and ends with `key_tail`, and `key_prefix` comes before the name of each of its columns. `truncate`
+    writes a truncation at a time in milliseconds; it is None if the format has no such message.
     """
 
     spell: Spell
     compose: Callable[[EncoderChanges], pa.Array]
     key_head: str
     key_prefix: str = ""
+    key_tail: str = "}"
     truncate: Callable[[int], bytes] | None = None
 
 
@@ -153,7 +154,12 @@ class RowEncoder:
         pieces: list[Any] = []
         for i, (name, cell) in enumerate(zip(self._schema.primary_key, key_cells, strict=True)):
             pieces += [("," if i or head != "{" else "") + spelling.name(prefix + name), cell]
-        return pc.binary_join_element_wise(head, *pieces, "}", "").cast(pa.binary())
+        return pc.binary_join_element_wise(head, *pieces, self._notation.key_tail, "").cast(pa.binary())
+
+
+def _key_tail(table: TableId, options: FormatOptions) -> str:
+    """Return the end of each key of a format whose keys name the table only if the options say so."""
+    return f",{spelling.name(TABLE_FIELD)}{spelling.text(str(table))}}}" if options.table_in_key else "}"
 
 
 def maxwell_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
@@ -204,7 +210,7 @@ def canal_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -
         pieces = ['{"data":null', *head(str(ts_ms), ddl="true"), "null", *tail("TRUNCATE", str(ts_ms), sql=sql)]
         return "".join(pieces).encode()
 
-    notation = Notation(spelling.canal, compose, key_head="{", truncate=truncate)
+    notation = Notation(spelling.canal, compose, key_head="{", key_tail=_key_tail(table, options), truncate=truncate)
     return RowEncoder(table, schema, notation, tombstones=options.tombstones)
 
 
@@ -236,5 +242,5 @@ def debezium_encoder(table: TableId, schema: TableSchema, options: FormatOptions
         pieces = [f'{start}{{"before":null,"after":null', *source(str(ts_ms)), f',"op":"t","ts_ms":{ts_ms}}}{end}']
         return "".join(pieces).encode()
 
-    notation = Notation(spelling.debezium, compose, key_head="{", truncate=truncate)
+    notation = Notation(spelling.debezium, compose, key_head="{", key_tail=_key_tail(table, options), truncate=truncate)
     return RowEncoder(table, schema, notation, tombstones=options.tombstones)

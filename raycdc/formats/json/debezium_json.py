@@ -21,7 +21,7 @@ from raycdc.formats.envelope import NESTED, NUMBER, TEXT, Action, EnvelopeSpec, 
 from raycdc.formats.json.debezium_schema import described_columns
 from raycdc.formats.json.dialect import NO_DATABASE, OPTIONAL_FIX, JsonDialect, parsed
 from raycdc.formats.loops import code_loops as cells
-from raycdc.formats.options import UNAVAILABLE, FormatOptions
+from raycdc.formats.options import TABLE_FIELD, UNAVAILABLE, FormatOptions
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
 
@@ -145,7 +145,7 @@ class DebeziumJson(JsonDialect):
             return ("_id",)
         found = parsed(key)
         payload = found.get("payload") if "schema" in found else found
-        return tuple(payload) if isinstance(payload, dict) else ()
+        return tuple(name for name in payload if name != TABLE_FIELD) if isinstance(payload, dict) else ()
 
     def wire(self, logical: LogicalType) -> int:
         """Return Debezium's default representation, or the one that the options set."""

@@ -59,6 +59,9 @@ REMEMBERED_KEYS = 64
 
 _NO_TABLE = -1
 
+#: The field of a key that names the row's table (`raycdc.formats.options.TABLE_FIELD`).
+_TABLE_FIELD = np.frombuffer(b"__dbz__physicalTableIdentifier", np.uint8).copy()
+
 
 class Names(NamedTuple):
     """The envelope's description.
@@ -83,7 +86,8 @@ MEANING = 2
 #: strings, 1 if the whole message is the row, the repeated name that distinguishes versions of a table (-1: none), and
 #: the repeated name that lists the key columns (-1: none). The scan or Python change the next three: 1 if the last
 #: message was a delete, the number of the table that a tombstone belongs to (or `ASK`, `NO_MEANING`, `UNCLEAR`), and 1
-#: if the rows of that table are documents. The last is 1 if a delete may lack the row before it.
+#: if the rows of that table are documents. Then comes 1 if a delete may lack the row before it, and the hash of the
+#: table's name in the key of the last tombstone (0: the key names no table).
 (
     FLAG_DEFAULT_ACTION,
     FLAG_DOCUMENTS,
@@ -94,7 +98,12 @@ MEANING = 2
     FLAG_TOMBSTONE_TABLE,
     FLAG_TOMBSTONE_DOCUMENT,
     FLAG_BEFORE_OPTIONAL,
-) = range(9)
+    FLAG_KEY_TABLE,
+) = range(10)
+#: After these flags comes a cache of tables that keys name: a row has the hash of the name, the number of the table (or
+#: `NO_MEANING`, `UNCLEAR`), and 1 if its rows are documents. The hash determines the row.
+KEY_TABLES_MAX = 256
+FLAGS_COUNT = FLAG_KEY_TABLE + 1 + 3 * KEY_TABLES_MAX
 #: Values that replace the number of a tombstone's table: Python must determine the table, no table with a key is known,
 #: or several tables are possible.
 ASK, NO_MEANING, UNCLEAR = -3, -2, -1
@@ -427,17 +436,47 @@ def _document_of_key(tape: Any, repeats: Any, row: Any) -> Any:
 
 
 @helper
-def _row_of_key(tape: Any, repeats: Any, messages: Any, message: Any, document: Any) -> Any:
-    """Return the token of a row that consists of the fields of the message's key; -1 if the key is no object."""
+def _row_of_key(tape: Any, repeats: Any, messages: Any, message: Any) -> Any:
+    """Return the token of a row that consists of the fields of the message's key, or -1 if the key is no object; and
+    the token of the name of its table, or -1 if the key names none.
+
+    The name must be the last field (`TABLE_FIELD`). It is no field of the row.
+    """
     root = tape.state[TOKENS]
     damage, _ = tokenize(tape, repeats, messages.info[message, KEY_BEGIN], messages.info[message, KEY_STOP], False)
     if damage != 0:
         tape.state[TOKENS] = root
-        return np.int64(-1)
+        return np.int64(-1), np.int64(-1)
     row = _key_payload(tape, root)
     if tape.tok[row, KIND] != OBJECT:
-        return np.int64(-1)
-    return _document_of_key(tape, repeats, row) if document else row
+        return np.int64(-1), np.int64(-1)
+    key = row + 1
+    last = np.int64(tape.tok[row, NEXT])
+    while key < last:
+        at = np.int64(tape.tok[key, AT])
+        following = np.int64(tape.tok[key + 1, NEXT])
+        if np.int64(tape.tok[key, END]) - at == len(_TABLE_FIELD) and tape.tok[key + 1, KIND] in (STRING, ESCAPED):
+            equal = following == last
+            for i in range(len(_TABLE_FIELD)):
+                equal = equal and tape.data[at + i] == _TABLE_FIELD[i]
+            if equal:
+                tape.tok[row, NEXT] = key
+                return np.int64(row), np.int64(key + 1)
+        key = following
+    return np.int64(row), np.int64(-1)
+
+
+@helper
+def _table_of_key(tape: Any, names: Any, name: Any) -> Any:
+    """Return the row of the cache of tables for the name at a token; -1 if the cache does not have the name."""
+    at = np.int64(tape.tok[name, AT])
+    length = np.int64(tape.tok[name, END]) - at
+    low = np.int64(hash_bytes(tape.data, at, length, np.int64(2166136261 & 0x7FFFFFFF)))
+    high = np.int64(hash_bytes(tape.data, at, length, np.int64(low ^ 0x2545F491)))
+    value = ((high << 31) | low) + 1
+    names.flags[FLAG_KEY_TABLE] = value
+    slot = FLAG_KEY_TABLE + 1 + 3 * (low % KEY_TABLES_MAX)
+    return np.int64(slot) if names.flags[slot] == value else np.int64(-1)
 
 
 @helper
@@ -454,7 +493,9 @@ def _delete_document(tape: Any, repeats: Any, names: Any, messages: Any, message
     """Take the row of a document's delete from the message's key, if deletes may lack the document before."""
     if names.flags[FLAG_BEFORE_OPTIONAL] == 0 or messages.info[message, KEY_STOP] <= messages.info[message, KEY_BEGIN]:
         return
-    row = _row_of_key(tape, repeats, messages, message, True)
+    row, _ = _row_of_key(tape, repeats, messages, message)
+    if row >= 0:
+        row = _document_of_key(tape, repeats, row)
     if row >= 0:
         _delete_by_key(messages, message, row)
 
@@ -472,15 +513,25 @@ def _tombstone(tape: Any, repeats: Any, names: Any, messages: Any, message: Any)
     if messages.info[message, SAME_KEY] == 1 and names.flags[FLAG_DELETED] == 1:
         # The tombstone belongs to the delete right before it, so it deletes nothing more.
         return True
+    root = tape.state[TOKENS]
+    row, name = _row_of_key(tape, repeats, messages, message)
     table = names.flags[FLAG_TOMBSTONE_TABLE]
+    document = names.flags[FLAG_TOMBSTONE_DOCUMENT]
+    names.flags[FLAG_KEY_TABLE] = 0
+    if name >= 0:
+        slot = _table_of_key(tape, names, name)
+        table = names.flags[slot + 1] if slot >= 0 else np.int64(ASK)
+        document = names.flags[slot + 2] if slot >= 0 else np.int64(0)
     if table == ASK:
+        tape.state[TOKENS] = root
         return False
     names.flags[FLAG_DELETED] = 0
     if table == UNCLEAR:
         _fail(messages, message, TOMBSTONE_TABLE, 0)
     elif table >= 0:
         messages.info[message, TABLE_NUMBER] = table
-        row = _row_of_key(tape, repeats, messages, message, names.flags[FLAG_TOMBSTONE_DOCUMENT] == 1)
+        if row >= 0 and document == 1:
+            row = _document_of_key(tape, repeats, row)
         if row < 0:
             _fail(messages, message, TOMBSTONE_KEY, 0)
         else:

@@ -24,6 +24,7 @@ from raycdc.config.checks import CheckResult
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.rules.names import ROUTE_IT
+from raycdc.sinks.kafka.keyed_topics import KeyedTopics, compacted_topics
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import open_format
 from raycdc.sinks.kafka.transactions import TIMEOUT_S
@@ -55,6 +56,7 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     findings.append(CheckResult("sink", f"Connected to Kafka at {config.bootstrap_servers}.", ok=True))
     kept = _record(config, admin, pipeline)
     findings += [_transactions(config, properties, pipeline), kept]
+    by_key = KeyedTopics(config, lambda topic: topic in there and topic in compacted_topics(admin, [topic]))
     rules = config.names
     # A table that cannot be a topic is parked, which the check of the tables reports.
     topics = {config.topic_of(table): str(table) for table in tables or [_ANY_TABLE] if not rules.no_table(table)}
@@ -62,6 +64,9 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     findings += (colliding := _colliding(admin, topics, there)).values()
     for name in names[:_TOPICS_MAX]:
         if name in colliding:
+            continue
+        if why := by_key.no_sharing(name):
+            findings.append(CheckResult("sink topic", f"{why[0].upper()}{why[1:]}"))
             continue
         if name in there:
             findings.append(_writable(config, admin, name, _OPERATIONS))

@@ -91,6 +91,25 @@ class KafkaSinkConfig(SinkConfig):
         """Return True if several tables may write to one topic."""
         return "{table}" not in self.topic
 
+    @property
+    def has_tombstones(self) -> bool:
+        """Return True if deletes are followed by tombstones."""
+        return self.tombstones or bool(self.format.get("tombstones"))
+
+    @property
+    def message_format(self) -> Mapping[str, JsonValue]:
+        """Return the section of the format with the options that other keys of the sink imply.
+
+        In a shared topic each key names its table. Otherwise rows of two tables could have the same key, and both
+        compaction and a reader of tombstones would take one row for the other.
+        """
+        implied: dict[str, JsonValue] = {
+            "tombstones": self.tombstones,
+            "include_schema": self.include_schema,
+            "table_in_key": self.shared,
+        }
+        return {**self.format, **{name: True for name, wanted in implied.items() if wanted}}
+
     def topic_of(self, table: TableId) -> str:
         """Return the topic of `table`. Raises `ConfigError` if its name is not valid for a topic."""
         name = topic_name(self.topic, table)

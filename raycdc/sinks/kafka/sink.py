@@ -58,6 +58,7 @@ from raycdc.sinks.api import (
 )
 from raycdc.sinks.changes import check_changes, creates
 from raycdc.sinks.kafka.checks import check_sink
+from raycdc.sinks.kafka.keyed_topics import KeyedTopics, compacted_topics
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import (
     Bar,
@@ -172,6 +173,13 @@ class Topics:
             raise refusal(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
         return {name: list(topic.partitions) for name, topic in topics.items()}
 
+    def compacted(self, topic: str) -> bool:
+        """Return True if the topic is compacted. False if the account may not see that, or if there is no topic."""
+        try:
+            return bool(compacted_topics(self._admin, [topic]))
+        except KafkaException as cause:
+            raise topic_error(KafkaTarget(self._properties, topic, ""), cause.args[0]) from cause
+
     def id_of(self, topic: str) -> str:
         """Return an identity of the topic, which a later topic with the same name does not have. Empty if the cluster
         has no such identities.
@@ -230,11 +238,7 @@ class KafkaSink(Sink):
         #: The newest vector with which each target was read or written.
         self._reached = TargetVectors()
         self._properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
-        self._format: FormatSection = {
-            **config.format,
-            **({"tombstones": True} if config.tombstones else {}),
-            **({"include_schema": True} if config.include_schema else {}),
-        }
+        self._format: FormatSection = config.message_format
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         return check_sink(self._config, targets, pipeline=pipeline)
@@ -254,11 +258,15 @@ class KafkaSink(Sink):
         open_format(self._format)
         self._topics = Topics(self._config, self._properties)
         self._topics.require()
+        self._by_key = KeyedTopics(self._config, self._topics.compacted)
 
     def require_free(self, target: TableId) -> None:
         topic = self._config.topic_of(target)
         if topic in self._topics:
             self._is_ours(topic, target)
+
+    def no_merging(self, target: TableId) -> str:
+        return self._by_key.no_merging(target)
 
     def committed(self, target: TableId) -> CommitVector | None:
         if self._config.topic_of(target) not in self._topics:
@@ -277,6 +285,7 @@ class KafkaSink(Sink):
             self._reached.forget(work.target)
         with self._using(work.target, writes=True):
             check_changes(work, self._context.rules)
+            self._by_key.require(work)
             topic = self._config.topic_of(work.target)
             if topic not in self._topics:
                 self._topics.create(topic, self._config.partitions)
@@ -286,7 +295,10 @@ class KafkaSink(Sink):
             ddl_topic = self._config.ddl_topic
             if ddl_topic is None:
                 if not known:
-                    self._claim(topic, work)
+                    # A record from before the first message says that the topic belongs to this pipeline and holds
+                    # nothing of this epoch. If this driver dies, its aborted transaction leaves offsets in the topic,
+                    # which would otherwise look like another writer's messages.
+                    self._run(self._no_changes(work, CommitVector(work.epoch - 1, STEP_LAST, work.generation)))
                 return
             if ddl_topic not in self._topics:
                 self._topics.create(ddl_topic, 1, is_tables=False)
@@ -298,6 +310,7 @@ class KafkaSink(Sink):
         return {work.target: None for work in commits}
 
     def commit(self, work: TableCommit, staged: Any) -> None:
+        self._by_key.require(work)
         with self._using(work.target, writes=True):
             inputs = [entry for group in by_partition(work.segments) for entry in group]
             reach("before_commit")
@@ -387,13 +400,6 @@ class KafkaSink(Sink):
                 '"merge" to write behind them, delete the topic, or choose another sink.topic.'
             )
         return False
-
-    def _claim(self, topic: str, work: TableCommit) -> None:
-        """Record, before the first message, that the topic belongs to this pipeline and holds nothing of this epoch. If
-        this driver dies, its aborted transaction leaves offsets in the topic, which would otherwise look like another
-        writer's messages.
-        """
-        self._run(self._no_changes(work, CommitVector(work.epoch - 1, STEP_LAST, work.generation)))
 
 
 def _goal(work: TableCommit, step: int) -> CommitVector:

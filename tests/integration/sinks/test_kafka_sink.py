@@ -79,8 +79,8 @@ def read(kafka: KafkaServer, topic: str) -> list[tuple[bytes | None, bytes | Non
 class RowEncoder:
     """A format of the test's own: every row is a message, tombstones follow deletes, changes have messages."""
 
-    def __init__(self, table: TableId, schema: TableSchema, *, tombstones: bool) -> None:
-        self._table = table
+    def __init__(self, table: TableId, schema: TableSchema, *, tombstones: bool, table_in_key: bool) -> None:
+        self._head = f"{table}/" if table_in_key else ""
         self._key = schema.primary_key
         self._tombstones = tombstones
 
@@ -88,7 +88,7 @@ class RowEncoder:
         keys: list[bytes] = []
         values: list[bytes | None] = []
         for row in batch.to_pylist():
-            keys.append("/".join(str(row[name]) for name in self._key).encode())
+            keys.append((self._head + "/".join(str(row[name]) for name in self._key)).encode())
             values.append(json.dumps({**row, "_op": SYMBOLS[row["_op"]]}).encode())
             if self._tombstones and row["_op"] == RowKind.DELETE:
                 keys.append(keys[-1])
@@ -102,11 +102,11 @@ class RowEncoder:
 class RowFormat:
     """See `RowEncoder`."""
 
-    def __init__(self, *, tombstones: bool = False, **_: Any) -> None:
-        self._tombstones = tombstones
+    def __init__(self, *, tombstones: bool = False, table_in_key: bool = False, **_: Any) -> None:
+        self._options = {"tombstones": tombstones, "table_in_key": table_in_key}
 
     def encoder(self, table: TableId, schema: TableSchema) -> RowEncoder:
-        return RowEncoder(table, schema, tombstones=self._tombstones)
+        return RowEncoder(table, schema, **self._options)
 
 
 @pytest.fixture(autouse=True)
@@ -220,9 +220,9 @@ def test_deletes_have_tombstones_and_schema_changes_their_own_topic(kafka: Kafka
         world.restart()
         world.restart()
         assert [(key, value is None) for key, value in read(kafka, topic)] == [
-            (b"1", False),
-            (b"1", False),
-            (b"1", True),
+            (f"shop.{topic}/1".encode(), False),
+            (f"shop.{topic}/1".encode(), False),
+            (f"shop.{topic}/1".encode(), True),
         ]
         assert [value for _, value in read(kafka, f"{topic}.ddl")] == [b"create_table"]
 

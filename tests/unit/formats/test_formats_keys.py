@@ -232,6 +232,60 @@ def test_tombstones_of_other_formats_delete_by_their_keys_too() -> None:
     assert rows_of(done)[1] == ("-D", {"id": 1, "v": None})
 
 
+TABLE = "__dbz__physicalTableIdentifier"
+
+
+@pytest.mark.parametrize("envelope", [False, True])
+@pytest.mark.parametrize("prefix", ["", "server."])
+def test_a_tombstone_whose_key_names_its_table_deletes_a_row_of_no_other_table(prefix: str, envelope: bool) -> None:
+    """The topic has the name of one of its tables, and compaction left nothing of the deletes themselves."""
+
+    def key(number: int, table: str) -> dict[str, Any]:
+        fields = {"id": number, TABLE: f"{prefix}s.{table}"}
+        return {"schema": {"type": "struct"}, "payload": fields} if envelope else fields
+
+    done = decoded(
+        "debezium-json",
+        (key(1, "t"), debezium("c", {"id": 1})),
+        (key(1, "u"), debezium("c", {"id": 1}, table="u")),
+        (key(1, "u"), None),
+        (key(2, "u"), None),
+        (key(3, "t"), None),
+        (key(4, "unknown"), None),
+        (key(5, "u"), None),
+        topic="s.t",
+    )
+    assert done.failure is None
+    rows = [
+        (i.table.table, r["_op"], r["id"]) for i in done.items if isinstance(i, RowsItem) for r in i.batch.to_pylist()
+    ]
+    assert sorted(rows) == [("t", 0, 1), ("t", 3, 3), ("u", 0, 1), ("u", 3, 1), ("u", 3, 2), ("u", 3, 5)]
+    assert done.tombstones == 1
+    assert [event.schema.columns[0].name for event in events_of(done) if isinstance(event, CreateTableEvent)] == [
+        "id",
+        "id",
+    ]
+
+
+def test_the_table_in_a_key_is_no_column_of_a_topic_with_one_table() -> None:
+    key = {"id": 1, TABLE: "elsewhere.s.t"}
+    done = decoded("debezium-json", (key, debezium("c", {"id": 1})), (key, debezium("r", {"id": 1})), (key, None))
+    assert rows_of(done)[-1] == ("-D", {"id": 1})
+    (created,) = events_of(done)
+    assert isinstance(created, CreateTableEvent)
+    assert created.schema.primary_key == ("id",)
+
+
+def test_a_tombstone_of_a_table_that_is_left_out_means_nothing() -> None:
+    story: Sequence[Keyed] = [
+        ({"id": 1, TABLE: "s.t"}, debezium("c", {"id": 1})),
+        ({"id": 1, TABLE: "s.u"}, debezium("c", {"id": 1}, table="u")),
+        ({"id": 1, TABLE: "s.u"}, None),
+    ]
+    done = decoded("debezium-json", *story, include=["s.t"])
+    assert (rows_of(done), done.tombstones) == ([("+I", {"id": 1})], 1)
+
+
 # -- the key of a table
 
 

@@ -69,6 +69,27 @@ def test_a_table_comes_back_as_it_was(kafka: KafkaServer, tmp_path: Path, option
         assert told.get("type", told.get("payload", told).get("op")) in ("TRUNCATE", "t")
 
 
+@pytest.mark.parametrize("name", ["canal-json", "debezium-json", "maxwell-json"])
+def test_what_compaction_leaves_of_a_topic_of_two_tables_are_the_rows_of_both(
+    kafka: KafkaServer, tmp_path: Path, name: str
+) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic, tombstones=True, format={"type": name})
+        tables = [world.table(), world.script.table("shop.others")]
+        for number in (1, 2):
+            for table in tables:
+                table.insert({"id": number, "name": table.id.table, "qty": number})
+        world.script.seal()
+        tables[0].delete((1,))
+        tables[1].delete((2,))
+        world.script.seal(final=True)
+        world.restart()
+        compacted = dict(read(kafka, topic))
+        left = [value for value in compacted.values() if value is not None]
+        assert len(left) == 2
+        assert [b'"others"' in value for value in left].count(True) == 1
+
+
 def test_a_truncation_that_has_no_place_in_the_topic_is_refused_and_the_transaction_ended(
     kafka: KafkaServer, tmp_path: Path
 ) -> None:

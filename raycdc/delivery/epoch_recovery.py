@@ -200,7 +200,9 @@ class EpochRecovery:
         Returns None if nothing is lacking and the record stays as it is; otherwise the targets that the user has asked
         to resnapshot.
         """
-        lacking = self._target_records.check_record(self._records.vectors, self._records.epoch, self._newest)
+        lacking = self._target_records.check_record(
+            self._records.vectors, self._records.digests, self._records.epoch, self._newest
+        )
         if not lacking:
             return None
         last = self._store.manifest(self._records.epoch)

@@ -18,7 +18,7 @@ from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.model.rules.names import ROW_STORE_OF
 from raycdc.state.drivers.generations import OwnGeneration
-from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.manifests.manifest import Manifest, target_digest
 from raycdc.state.parked import ParkedTarget
 from raycdc.state.recovery import STEP_LAST
 from raycdc.state.store import CheckpointStore, CommitRecord, RoutedTarget
@@ -62,6 +62,7 @@ class CommitRecordWriter:
         #: The names of row stores among them.
         self._slots: set[str] = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
         self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
+        self._digests: dict[str, int] = dict(record.digests) if record else {}
         #: The time since when each reported target is parked.
         self._reported = {name: entry.since_ms for name, entry in parked.entries.items()}
 
@@ -77,6 +78,11 @@ class CommitRecordWriter:
     def vectors(self) -> Mapping[str, tuple[int, int]]:
         """Return the (epoch, step) of each target that was ever written, row stores included."""
         return self._vectors
+
+    @property
+    def digests(self) -> Mapping[str, int]:
+        """Return the digest that each target stored with its last epoch, as far as known; row stores included."""
+        return self._digests
 
     @property
     def merged(self) -> set[TableId]:
@@ -98,6 +104,7 @@ class CommitRecordWriter:
         del self._vectors[str(target)]
         self._slots.discard(str(target))
         self._routes.pop(str(target), None)
+        self._digests.pop(str(target), None)
 
     def complete(
         self, manifest: Manifest, targets: Mapping[TableId, tuple[TableId, ...]], routes: Mapping[str, RoutedTarget]
@@ -105,6 +112,8 @@ class CommitRecordWriter:
         """Record that those `targets` that take part hold the epoch. Return the time of the record in milliseconds."""
         part = self._parked.taking_part(manifest, targets)
         self._vectors.update({str(target): (manifest.epoch, STEP_LAST) for target in part})
+        digest = manifest.digest
+        self._digests.update({str(target): target_digest(digest, target) for target in part})
         self._slots.update(str(target) for target in part if table_of(target) is not None)
         self._describe(routes, part)
         self._parked.after(manifest, targets)
@@ -141,7 +150,9 @@ class CommitRecordWriter:
             generation = self._generation()
             try:
                 self._store.write_commit(
-                    CommitRecord(epoch, generation, now_ms, tables, dict(self._routes), known, parked)
+                    CommitRecord(
+                        epoch, generation, now_ms, tables, dict(self._routes), known, parked, dict(self._digests)
+                    )
                 )
                 break
             except FencedError:

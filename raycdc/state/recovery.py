@@ -9,6 +9,8 @@ The table below uses these terms. A target table holds an epoch *in part* from i
 | target tables | segments that the lacking tables need | decision |
 |---|---|---|
 | one holds less than its commit record says, or an epoch later than the newest of this state | – | `Refuse` |
+| one holds an epoch up to the last recorded one that its commit record does not name, or the epoch that its record \
+names with another digest | – | as if it held less |
 | one holds an unrecorded epoch that this state did not seal, that has nothing for the table, or that was sealed \
 after the table was written | – | `Refuse` |
 | some have a tombstone of the epoch, none has rows of it | – | `Tombstone`: an earlier recovery dropped the epoch \
@@ -40,7 +42,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from raycdc.model import TableId
-from raycdc.state.manifests.manifest import STATE_NODE, Manifest
+from raycdc.state.manifests.manifest import STATE_NODE, Manifest, target_digest
 
 #: Steps of one table's epoch, in order. A table holds an epoch once its vector is at `STEP_LAST` of the epoch or later.
 STEP_SCHEMA = 0
@@ -57,8 +59,8 @@ class CommitVector:
     """The progress of a target table: it holds everything up to and including (`epoch`, `step`), which `generation`
     wrote.
 
-    `digest` identifies the epoch's manifest (`Manifest.digest`); 0 if the target does not store digests. Two copies of
-    one state use the same numbers and generations, but never the same digest.
+    `digest` identifies the epoch's manifest and the target (`target_digest`); 0 if the target does not store digests.
+    Two copies of one state use the same numbers and generations, but never the same digest.
     """
 
     epoch: int
@@ -212,6 +214,37 @@ def shortfalls(
     return found
 
 
+def strangers(
+    holds: Mapping[TableId, CommitVector | None],
+    *,
+    recorded: Mapping[str, tuple[int, int]],
+    digests: Mapping[str, int],
+    committed: int,
+) -> dict[TableId, str]:
+    """Return the tables that hold an epoch up to `committed` that is not the one in their record; each with a message.
+
+    Its number is greater than that in the record, or its digest is another one. Another table of the same pipeline has
+    taken the table's place, or another copy of the state wrote the epoch. `digests` are those of the record. A record
+    of an older version has none.
+    """
+
+    def is_other(table: str, vector: CommitVector) -> bool:
+        if vector.progress == recorded[table]:
+            return differs(vector.digest, digests.get(table, 0))
+        return vector.progress > recorded[table] and vector.epoch <= committed
+
+    return {
+        table: (
+            f"The sink's table {table} holds an epoch {vector.epoch} that was not written to it with this state: it "
+            f"was exchanged with another table, or restored and then written with a copy of this state. Bring its own "
+            f"version back, or have it made anew by a new snapshot of its source table: raycdc tables resnapshot "
+            f"CONFIG TABLE."
+        )
+        for table, vector in holds.items()
+        if vector is not None and str(table) in recorded and is_other(str(table), vector)
+    }
+
+
 def beyond(holds: Mapping[TableId, CommitVector | None], *, newest_epoch: int) -> Refuse | None:
     """Return a refusal for the first table that holds more than was ever sealed, because the state is older than the
     sink.
@@ -247,7 +280,7 @@ def ahead(
         ours = sealed.get(vector.epoch)
         # The generation is 0 if a sink does not store generations.
         older = ours is not None and 0 < vector.generation < ours.generation
-        other = ours is not None and differs(vector.digest, ours.digest)
+        other = ours is not None and differs(vector.digest, target_digest(ours.digest, table))
         if ours is None or table not in ours.targets or older or other:
             return Refuse(another_copy(table, vector.epoch))
     return None

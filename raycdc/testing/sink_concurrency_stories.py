@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy
-from raycdc.errors import SinkError, StateError, TargetExistsError
+from raycdc.errors import SinkError, StateError, TableRefusedError, TargetExistsError
 from raycdc.model import TableId
 from raycdc.sinks.api import UPSERT, Sink, TableCommit
 from raycdc.testing.sink_play import LARGE, Play
@@ -161,6 +161,24 @@ class ConcurrentWriterStories(SinkStories):
         play.run(sink)
         self._is_refused(copy.restart, always=True)
         self._check(play)
+
+    def test_a_target_that_a_copy_of_the_state_brought_to_our_epoch_is_parked_alone(self, tmp_path: Path) -> None:
+        self._need("back_up")
+        play, _ = self._touchable(tmp_path)
+        restore, copy = self.back_up(play.folder, play.orders.id), play.copied()
+        play.script.generation = play.store.generations.next()
+        play.epochs(1)
+        play.run()
+        restore()
+        copy.epochs(1)
+        other = copy.sink()
+        for work in copy.commits(copy.store.next_epoch() - 1):
+            if work.target == copy.orders.id:
+                try:
+                    _followed_by_rows(other, work)
+                except TableRefusedError:
+                    return  # The history of a lake's table shows that it was restored.
+        self._is_parked_alone(play, None, play.orders.id)
 
     def test_a_foreign_column_keeps_its_values(self, tmp_path: Path) -> None:
         self._need("widen")

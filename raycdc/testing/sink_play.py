@@ -13,7 +13,7 @@ from raycdc.model.evolution.events import CreateTableEvent, TruncateTableEvent
 from raycdc.segments import run_in_process
 from raycdc.segments.tasks import TaskRunner
 from raycdc.sinks.api import Sink, SinkContext, TableCommit
-from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.manifests.manifest import Manifest, target_digest
 from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, ScriptedTable
 
@@ -130,7 +130,7 @@ class Play:
                 changes=part.changes,
                 segments=tuple(segment for segment in manifest.segments if segment.table == table),
                 positions={split: state.to_json() for split, state in manifest.to_splits.items()},
-                digest=manifest.digest,
+                digest=target_digest(manifest.digest, table),
             )
             for table, part in manifest.tables.items()
         ]

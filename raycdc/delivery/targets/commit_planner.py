@@ -50,7 +50,7 @@ from raycdc.sinks.api import TableCommit
 from raycdc.sinks.changes import creates
 from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
 from raycdc.source.tables.table_requests import replaced, requests_of, resnapshot_requested
-from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
+from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch, target_digest
 from raycdc.state.opaque import Positions, positions_in
 from raycdc.state.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.transform import ResolvedTransform, layout_of
@@ -279,7 +279,7 @@ class CommitPlanner:
         segments = _by_table(manifest.segments)
         digest = manifest.digest
         works = (self._work(manifest, target_epoch, positions, transforms, segments) for target_epoch in parts)
-        commits = tuple(replace(work, digest=digest) for work in works)
+        commits = tuple(replace(work, digest=target_digest(digest, work.target)) for work in works)
         if rekeyed := {work.target for work in commits if creates(work) and parked.begins(work.target, manifest)}:
             asked_for = replaced(self._store)
             commits = tuple(replace(w, replaces=w.target in rekeyed and asked_for([w.source])) for w in commits)
@@ -358,7 +358,7 @@ class CommitPlanner:
                 changes=tuple(events),
                 segments=self.located(chosen),
                 positions={},
-                digest=digest,
+                digest=target_digest(digest, slot_of(table)),
             )
             commits.append(work)
         return commits

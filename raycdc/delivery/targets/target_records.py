@@ -30,6 +30,7 @@ from raycdc.state.recovery import (
     another_copy,
     beyond,
     shortfalls,
+    strangers,
 )
 from raycdc.state.store import CheckpointStore
 
@@ -73,10 +74,10 @@ class TargetRecords:
         return holds
 
     def check_record(
-        self, recorded: Mapping[str, tuple[int, int]], committed: int, newest: int
+        self, recorded: Mapping[str, tuple[int, int]], digests: Mapping[str, int], committed: int, newest: int
     ) -> dict[TableId, tuple[TableRefusedError, CommitVector | None]]:
         """Return the targets that lack rows of the record of `committed`, with the reason and the vector that they
-        hold.
+        hold. `recorded` are the vectors of the record, and `digests` its digests.
 
         Raises `SinkError` if a target is ahead of the record and of the epochs sealed after it. Parked targets are not
         checked.
@@ -107,9 +108,11 @@ class TargetRecords:
             reached[name] = max(reached.get(name, (0, 0)), (begins - 1, STEP_LAST))
         most = {str(name): max(recorded.get(str(name), (0, 0)), vector) for name, vector in reached.items()}
         sealed = {m.epoch: Sealed(m.generation, later[m.epoch], m.digest) for m in manifests}
-        if refusal := ahead(holds, recorded=most, sealed=sealed):
+        owed = self.owed(recorded)
+        others = strangers(holds, recorded={name: most[name] for name in owed}, digests=digests, committed=committed)
+        if refusal := ahead({n: v for n, v in holds.items() if n not in others}, recorded=most, sealed=sealed):
             raise SinkError(refusal.text)
-        lacking = shortfalls(holds, recorded=self.owed(recorded))
+        lacking = others | shortfalls(holds, recorded=owed)
         return {name: (invalid.get(name) or TargetDroppedError(text), holds[name]) for name, text in lacking.items()}
 
     def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:

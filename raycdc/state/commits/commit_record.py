@@ -90,6 +90,8 @@ class CommitRecord(JsonObject):
     `routes` has the source tables and columns of each target; a target without an entry was last written by an older
     raycdc, and has the columns of the table of its own name. `known` is like `tables`, for row stores of source tables
     (`raycdc.delivery.rows.row_store`). `parked` are targets that got nothing of this epoch and some earlier ones.
+    `digests` has the digest of the newest epoch of targets and row stores
+    (`raycdc.state.manifests.manifest.target_digest`), except those last written by an older raycdc.
     """
 
     epoch: int
@@ -101,6 +103,7 @@ class CommitRecord(JsonObject):
     )
     known: Mapping[str, tuple[int, int]] = field(default_factory=dict, metadata=LEFT_OUT)
     parked: Mapping[str, ParkedTarget] = field(default_factory=dict, metadata=LEFT_OUT)
+    digests: Mapping[str, int] = field(default_factory=dict, metadata=LEFT_OUT)
 
     written_first = ("version",)
 

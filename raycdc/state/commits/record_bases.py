@@ -6,10 +6,10 @@ differences from it. A record is relative to its base, not to the previous recor
 one record.
 
 ```
-commits/%010d.json                      {"version": 4, "base": {"epoch", "generation", "sha"}, "tables", "routes"
-                                         and "known": the new and changed entries; "gone": names of entries of
-                                         the base that the record lacks; and the other parts of a record}
-bases/record-EPOCH-GENERATION-SHA.json  {"version": 2, "epoch", "generation", "tables", "routes", "known"}
+commits/%010d.json                      {"version": 4, "base": {"epoch", "generation", "sha"}, "tables", "routes",
+                                         "known" and "digests": the new and changed entries; "gone": names of
+                                         entries of the base that the record lacks; and the other parts of a record}
+bases/record-EPOCH-GENERATION-SHA.json  {"version": 2, "epoch", "generation", "tables", "routes", "known", "digests"}
 ```
 
 | a base is written | because |
@@ -61,7 +61,7 @@ PREFIX = "record-"
 _FILE = re.compile(PREFIX + r"(\d{10})-(\d{10})-([0-9a-f]{64})\.json")
 
 #: The parts of a record that a base has.
-_PARTS = ("tables", "routes", "known")
+_PARTS = ("tables", "routes", "known", "digests")
 
 _Value = TypeVar("_Value")
 #: Returns the documents of the records that are kept, and the first epoch of these.
@@ -89,6 +89,7 @@ class Base:
     tables: Mapping[str, tuple[int, int]]
     routes: Mapping[str, RoutedTarget]
     known: Mapping[str, tuple[int, int]]
+    digests: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ class RecordBases:
                 _onto(base.routes, record.routes, gone.get("routes", ())),
                 _onto(base.known, record.known, gone.get("known", ())),
                 record.parked,
+                _onto(base.digests, record.digests, gone.get("digests", ())),
             )
 
     def _base(self, reference: BaseReference, origin: str) -> Base:
@@ -176,7 +178,7 @@ class RecordBases:
             # The lists have the same form as in a record.
             lists: Any = {**document, "committed_ms": 0}
             record = CommitRecord.from_json(lists)
-        base = self._read = Base(reference, record.tables, record.routes, record.known)
+        base = self._read = Base(reference, record.tables, record.routes, record.known, record.digests)
         return base
 
     def encoded(self, record: CommitRecord) -> EncodedRecord:
@@ -250,7 +252,8 @@ def _base_of(record: CommitRecord) -> tuple[Base, bytes]:
     head = {"version": RECORD_BASE_VERSION, "epoch": record.epoch, "generation": record.generation}
     data, sha = codec.encode_signed({**head, **{name: part for name, part in whole.items() if name in _PARTS}})
     reference = BaseReference(record.epoch, record.generation, sha)
-    return Base(reference, dict(record.tables), dict(record.routes), dict(record.known)), data
+    base = Base(reference, dict(record.tables), dict(record.routes), dict(record.known), dict(record.digests))
+    return base, data
 
 
 def _change(record: CommitRecord, base: Base) -> tuple[Mapping[str, Json], int]:
@@ -260,11 +263,13 @@ def _change(record: CommitRecord, base: Base) -> tuple[Mapping[str, Json], int]:
         tables=_changed_values(base.tables, record.tables),
         routes=_changed_values(base.routes, record.routes),
         known=_changed_values(base.known, record.known),
+        digests=_changed_values(base.digests, record.digests),
     )
     gone = {
         "tables": _missing(base.tables, record.tables),
         "routes": _missing(base.routes, record.routes),
         "known": _missing(base.known, record.known),
+        "digests": _missing(base.digests, record.digests),
     }
     whole = short.to_json()
     document = {**whole, "version": COMMIT_VERSION, "base": base.reference.to_json()}

@@ -183,13 +183,25 @@ class Manifest(JsonObject):
     def digest(self) -> int:
         """Return a number of 32 bits, not 0, that two manifests share only if they have the same effect on targets.
 
-        Targets store the digest together with the epoch's number, because copies of a state use the same numbers. The
-        random names of the segments make digests differ; for an epoch without segments, its time and the changes of its
-        tables do.
+        Targets store a digest made from it (`target_digest`) together with the epoch's number, because copies of a
+        state use the same numbers. The random names of the segments make digests differ; for an epoch without segments,
+        its time and the changes of its tables do.
         """
         content = hashlib.sha256(f"{self.epoch} {self.generation} {self.created_ms}".encode())
-        for segment in self.segments:
+        for segment in sorted(self.segments, key=lambda segment: segment.name):
             content.update(f"\n{segment.name} {segment.crc32}".encode())
-        for table, part in self.tables.items():
+        for table, part in sorted(self.tables.items()):
             content.update(f"\n{table} {part.schema} {len(part.changes)}".encode())
-        return int.from_bytes(content.digest()[:4]) or 1
+        return _number(content.digest())
+
+
+def target_digest(digest: int, target: TableId) -> int:
+    """Return the digest that `target` stores with an epoch whose manifest has this `digest`; never 0.
+
+    It differs between targets, so that a target that was exchanged with another one of the same epoch is detected.
+    """
+    return _number(hashlib.sha256(f"{digest} {target}".encode()).digest())
+
+
+def _number(hashed: bytes) -> int:
+    return int.from_bytes(hashed[:4]) or 1

@@ -38,6 +38,7 @@ TOUCHED = (
     "test_a_foreign_column_keeps_its_values",
     "test_a_lost_target_is_recreated_during_the_run",
     "test_a_target_that_was_restored_from_an_older_copy_is_parked_alone",
+    "test_a_target_that_a_copy_of_the_state_brought_to_our_epoch_is_parked_alone",
     "test_a_target_restored_from_an_older_copy_is_resnapshotted_during_the_run",
     "test_an_altered_target_that_rows_do_not_fit_is_parked_alone",
     "test_a_renamed_target_is_parked_alone",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 
 from raycdc.model import TableId
-from raycdc.state.manifests.manifest import Manifest, TableEpoch
+from raycdc.state.manifests.manifest import Manifest, TableEpoch, target_digest
 from raycdc.state.opaque import EnumeratorState
 from raycdc.state.recovery import (
     STEP_APPEND,
@@ -22,6 +25,7 @@ from raycdc.state.recovery import (
     WriteRecord,
     ahead,
     decide,
+    strangers,
 )
 
 A = TableId("shop", "a")
@@ -105,6 +109,31 @@ def test_an_epoch_that_some_tables_hold_is_completed_by_those_whose_rows_are_gon
             assert str(again[-1]) in text
         case other:
             pytest.fail(f"{other}")
+
+
+def test_a_target_of_the_recorded_epoch_is_told_from_another_table_and_from_another_copy_of_the_state() -> None:
+    def of(digest: int) -> CommitVector:
+        return CommitVector(EPOCH, STEP_LAST, 1, digest)
+
+    ours = {str(table): target_digest(MANIFEST.digest, table) for table in (A, B)}
+    recorded = dict.fromkeys(ours, (EPOCH, STEP_LAST))
+    right = {A: of(ours[str(A)]), B: of(ours[str(B)])}
+    swapped = {A: right[B], B: right[A]}
+    copied = {A: right[A], B: of(target_digest(replace(MANIFEST, created_ms=1).digest, B))}
+    unknown = {A: of(0), B: None}
+    before = {A: BEFORE, B: of(ours[str(B)])}
+    beyond = {A: CommitVector(EPOCH + 1, STEP_LAST), B: right[B]}
+
+    def found(holds: Mapping[TableId, CommitVector | None], committed: int = EPOCH) -> set[TableId]:
+        return set(strangers(holds, recorded=recorded, digests=ours, committed=committed))
+
+    assert [found(holds) for holds in (right, unknown, before)] == [set()] * 3
+    assert [found(holds) for holds in (swapped, copied)] == [{A, B}, {B}]
+    assert (found(beyond), found(beyond, EPOCH + 1)) == (set(), {A}), "an epoch after the record is one to be judged"
+    none = strangers(swapped, recorded=recorded, digests={}, committed=EPOCH)
+    assert none == {}, "a record of an older version has no digests"
+    text = strangers(copied, recorded=recorded, digests=ours, committed=EPOCH)[B]
+    assert "shop.b holds an epoch 7 that was not written to it with this state" in text
 
 
 def test_segments_of_tables_that_hold_the_epoch_are_not_needed() -> None:

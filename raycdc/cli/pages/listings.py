@@ -1,8 +1,9 @@
-"""The pages ``changes``, ``errors`` and ``formats``, generated from tables of the code.
+"""The pages ``changes``, ``errors``, ``formats`` and ``requirements``, generated from tables of the code.
 
 ``changes`` has the effect of a source table's changes on a target, by setting and kind of target. ``errors`` has every
 named error with its exit code, cause and remedy, from the docstring of its class. ``formats`` has the message formats
-with all their options, and shows for each format if it can be written.
+with all their options, and shows for each format if it can be written. ``requirements`` has what a table of a database
+target must be like.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.evolution.effects import CHANGES, TARGETS, ChangeEffect, SchemaChangeBehavior, effect
 from raycdc.plugins import PluginGroup, list_plugins
+from raycdc.sinks.jdbc.requirements import REQUIREMENTS
 from raycdc.state.parked import WAYS_OUT
 
 
@@ -155,6 +157,39 @@ def _rows() -> str:
     head = ("change", "`evolve`, `try_evolve`", "`lenient` (default)")
     followed = ((name, change) for name, change in CHANGES.items() if set(change.effects) != {ChangeEffect.REFUSED})
     return table(head, [(f"`{name}`", change.evolve_rows, change.lenient_rows) for name, change in followed])
+
+
+_REQUIREMENTS = """# Requirements for tables of a database target
+
+A table of a database target (`raycdc docs targets`) must meet these requirements, so that its server neither loses nor
+changes, merges or duplicates rows without an error. Each cell has a statement of another client by which a table breaks
+the requirement; `–` means that the server has no such feature. The tests of raycdc run every statement of this page at
+every time.
+
+A table is examined
+
+- when it is adopted (`pipeline.on_existing = "merge"`), and by `raycdc check` before that;
+- at each start, even if there are no new rows;
+- before each change of its columns, and after a statement that the server refused;
+- at the end of each commit's transaction, so that rows are rolled back if the table was changed during the commit.
+
+A table that breaks a requirement is not adopted. A table of the pipeline is parked before a row is written; undo the
+change, then run `raycdc tables resnapshot`. The error names the feature, and the statement that removes it.
+
+At its adoption a table must also have exactly the types that raycdc would give its columns; columns that it lacks are
+added."""
+
+
+def requirements_page() -> str:
+    """Return the text of the page."""
+    rows = [
+        (
+            requirement + (" (adoption only)" if searched.adopts else ""),
+            *(code(breach.text()) if breach is not None else "–" for breach in (searched.postgres, searched.mysql)),
+        )
+        for requirement, searched in REQUIREMENTS.items()
+    ]
+    return f"{_REQUIREMENTS}\n\n{table(('requirement', 'PostgreSQL', 'MySQL, MariaDB'), rows)}\n"
 
 
 #: The modules that define named errors.

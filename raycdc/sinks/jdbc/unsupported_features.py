@@ -21,6 +21,7 @@ from typing import Any
 from raycdc.errors import TargetExistsError, TargetModifiedError
 from raycdc.model import TableId
 from raycdc.model.column_names import Fold, mysql_fold
+from raycdc.sinks.jdbc.requirements import Requirement
 from raycdc.sinks.jdbc.types import mysql_keeps, postgres_keeps
 
 Rows = Callable[..., list[tuple[Any, ...]]]
@@ -45,10 +46,11 @@ class TableRequirements:
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedFeature:
-    """A feature that is not supported: `does` says what the table does because of it, and `way` is the solution. Both
-    are parts of a sentence.
+    """A feature by which a table does not meet `requirement`. `does` says what the table does because of it, and `way`
+    is the solution; both are parts of a sentence.
     """
 
+    requirement: Requirement
     does: str
     way: str
     #: Rows that are written to such a table are not taken back when the transaction ends with an error.
@@ -114,16 +116,22 @@ def _postgres_acting(rows: Rows, relation: str) -> UnsupportedFeature | None:
         relation,
     )
     if persistence != "p":
-        return UnsupportedFeature("is UNLOGGED: after a crash the server empties it", "ALTER TABLE … SET LOGGED")
+        return UnsupportedFeature(
+            Requirement.TRANSACTIONS, "is UNLOGGED: after a crash the server empties it", "ALTER TABLE … SET LOGGED"
+        )
     if hidden:
         return UnsupportedFeature(
+            Requirement.VISIBLE_ROWS,
             "has row-level security, which hides rows from this account, so that they are neither updated nor deleted",
             "Give the account BYPASSRLS",
         )
     if rule:
-        return UnsupportedFeature(f"has rewrite rules ({rule}), which may put rows elsewhere", "DROP RULE")
+        return UnsupportedFeature(
+            Requirement.NO_RULES, f"has rewrite rules ({rule}), which may put rows elsewhere", "DROP RULE"
+        )
     if child:
         return UnsupportedFeature(
+            Requirement.OWN_ROWS,
             f"has a child by INHERITS ({child}), whose rows count as its own and whose keys may come a second time",
             "ALTER TABLE … NO INHERIT",
         )
@@ -139,7 +147,9 @@ def _postgres_acting(rows: Rows, relation: str) -> UnsupportedFeature | None:
     if writing is None:
         return None
     does = f"has a trigger ({writing}) whose function writes to the table itself, and so changes rows of the source"
-    return UnsupportedFeature(does, "DROP TRIGGER, or let its function write to other tables only")
+    return UnsupportedFeature(
+        Requirement.NO_WRITING_TRIGGERS, does, "DROP TRIGGER, or let its function write to other tables only"
+    )
 
 
 #: The SQL condition for triggers of the table `c` that fire for statements of raycdc. It depends on
@@ -208,6 +218,7 @@ def mysql_unsupported(
         ("YES",)
     ]:
         return comment, UnsupportedFeature(
+            Requirement.TRANSACTIONS,
             f"is a table of {engine}, which has no transactions: an epoch could be in it in part, or twice",
             "ALTER TABLE … ENGINE=InnoDB",
             keeps_rows=True,
@@ -241,7 +252,7 @@ def _mysql_columns(
         updated = "on update" in str(extra).lower() and (demands.adopts or folded not in key)
         if folded in ours and (updated or moment):
             does = f"has a column {name} that the server may set to the time of a change"
-            return UnsupportedFeature(does, "Make it TIMESTAMP NULL without ON UPDATE")
+            return UnsupportedFeature(Requirement.TIMES, does, "Make it TIMESTAMP NULL without ON UPDATE")
     return None
 
 
@@ -256,12 +267,15 @@ def _mysql_key(rows: Rows, location: tuple[str, str], demands: TableRequirements
         *location,
     ):
         if part is not None and demands.adopts:
-            return _merging(f"{column} of index {index}", f"only its first {part} characters")
+            return _merging(
+                f"{column} of index {index}", f"only its first {part} characters", requirement=Requirement.WHOLE_KEY
+            )
         parts |= {index} if part is not None else set()
         indexes.setdefault(index, []).append(mysql_fold(str(column)))
     key = sorted(map(mysql_fold, demands.key))
-    if demands.adopts and [sorted(names) for names in indexes.values()] != [key]:
+    if demands.adopts and any(sorted(names) != key for names in indexes.values()):
         return UnsupportedFeature(
+            Requirement.ONE_KEY,
             f"has other unique indexes than one on ({', '.join(demands.key)}), by which rows are merged",
             "Give it this one alone",
         )
@@ -282,6 +296,7 @@ _WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int)\(\d+\)")
 
 def _trigger(name: str) -> UnsupportedFeature:
     return UnsupportedFeature(
+        Requirement.NO_TRIGGERS,
         f"has a trigger ({name}) before each row, which may change rows or leave them out",
         "DROP TRIGGER, or let it act AFTER the row",
     )
@@ -293,6 +308,7 @@ def _generated(made: Collection[str], demands: TableRequirements, fold: Fold) ->
     if column is None:
         return None
     return UnsupportedFeature(
+        Requirement.PLAIN_COLUMNS,
         f"has a column {column} that the server computes, so that the source's value cannot be in it",
         "Make it a plain column",
     )
@@ -306,9 +322,12 @@ def _retyped(
     for name, wanted in demands.types.items():
         kind = have.get(fold(name))
         if kind is None:
-            return UnsupportedFeature(f"lacks the column {name}, which the pipeline made", f"Add it again as {wanted}")
+            return UnsupportedFeature(
+                Requirement.COLUMNS, f"lacks the column {name}, which the pipeline made", f"Add it again as {wanted}"
+            )
         if not keeps(kind, wanted):
             return UnsupportedFeature(
+                Requirement.TYPES,
                 f"has the column {name} as {kind}, and the pipeline made it {wanted}: the server may round, cut or pad "
                 "values of the source, without an error",
                 f"Make it {wanted} again, and take a new snapshot of the table",
@@ -318,9 +337,11 @@ def _retyped(
 
 def _no_key(key: Sequence[str]) -> UnsupportedFeature:
     does = f"has no primary key or unique index on ({', '.join(key)}), by which rows are merged"
-    return UnsupportedFeature(does, "Create one")
+    return UnsupportedFeature(Requirement.UNIQUE_KEY, does, "Create one")
 
 
-def _merging(column: str, by: str, way: str = "") -> UnsupportedFeature:
+def _merging(
+    column: str, by: str, way: str = "", *, requirement: Requirement = Requirement.EXACT_KEY
+) -> UnsupportedFeature:
     does = f"compares key column {column} by {by}, which takes different keys of the source for one"
-    return UnsupportedFeature(does, f"Compare the whole text exactly{way}")
+    return UnsupportedFeature(requirement, does, f"Compare the whole text exactly{way}")

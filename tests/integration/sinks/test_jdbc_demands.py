@@ -14,7 +14,6 @@ import pytest
 
 from raycdc.errors import TargetModifiedError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.model.evolution import AddColumnEvent
 from raycdc.sandbox.servers import PostgresServer
 from raycdc.sinks.jdbc.types import mysql_keeps, postgres_keeps
 from raycdc.sinks.jdbc.unsupported_features import _writes_to
@@ -109,26 +108,6 @@ def test_a_table_that_others_altered_is_not_written_to(
     again = world.sink()
     refused = again.unfit([table.id])
     assert isinstance(refused[table.id], TargetModifiedError)
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert"])
-def test_a_change_of_columns_asks_first(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
-    world = begun(request, kind, tmp_path)
-    table = world.script.table("shop.t")
-    sink = world.sink()
-    world.loop(sink).run()
-    assert world.server is not None
-    verb = "ALTER amount TYPE" if isinstance(world.server, PostgresServer) else "MODIFY amount"
-    world.server.execute(f"ALTER TABLE shop.t {verb} decimal(12,1)")
-    more = Column("more", LogicalType(TypeKind.INT64))
-    table.schema = TableSchema((*SCHEMA.columns, more), SCHEMA.primary_key)
-    table.changes += (AddColumnEvent(table.id, more),)
-    world.script.seal(final=True)
-    with pytest.raises(TargetModifiedError, match="column amount as"):
-        world.loop(sink).run()
-    names = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'shop' AND table_name = 't'"
-    assert ("more",) not in world.server.execute(names)
 
 
 @pytest.mark.parametrize(

@@ -168,12 +168,20 @@ class RowsItem:
 
 @dataclass(frozen=True, slots=True)
 class ChangeItem:
-    """A schema change before the rows that follow. `statement` is the source's own SQL text, if there is one."""
+    """A schema change before the rows that follow. `statement` is the source's own SQL text, if there is one.
+
+    `events` lead from the schema of the rows before to the schema of the rows after this item. `described` are the
+    changes of the source's table that two descriptions of its columns show, such as Debezium's embedded schemas or the
+    declared columns of two starts: these include dropped columns, which the rows' schema may keep. `unclear` says why a
+    value that existing rows got by these changes is unknown; it is empty if all values are known.
+    """
 
     table: TableId
     events: tuple[SchemaChangeEvent, ...]
     message: int
     statement: str = ""
+    described: tuple[SchemaChangeEvent, ...] = ()
+    unclear: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,9 @@ class FormatOptions(ColumnsOptions):
     )
     ddl: Literal["follow", "ignore"] = option(
         "follow",
-        help="The treatment of DDL messages. follow: schemas, defaults of new columns and emptied tables are followed; "
-        "any other statement ends the run. ignore: only rows count.",
+        help="The treatment of DDL messages, and of described columns that change. follow: schemas, defaults of new "
+        "columns and emptied tables are followed; any other change of existing rows ends the run. ignore: only rows "
+        "count.",
     )
     case_sensitive: bool = option(default=False, help="Whether fields must be spelled exactly as the columns.")
     metadata: dict[str, str] = option(

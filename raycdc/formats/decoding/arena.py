@@ -47,11 +47,17 @@ _SIMPLE: dict[TypeKind, int] = {
 
 @dataclass(frozen=True, slots=True)
 class WireColumn:
-    """A column in a format's representation: `wire` is one of `code_loops.WIRE_…`."""
+    """A column in a format's representation: `wire` is one of `code_loops.WIRE_…`.
+
+    If the column is added to a table, its existing rows get the value `default` (None: null). If `unclear` is not
+    empty, that value is unknown, and the text says why.
+    """
 
     name: str
     type: LogicalType
     wire: int = cells.WIRE_PLAIN
+    default: str | None = None
+    unclear: str = ""
 
 
 class Arena:

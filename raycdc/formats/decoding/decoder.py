@@ -69,6 +69,8 @@ class EnvelopeDecoder:
         self._seq = 0
         #: The digest of the last message's key if that message was a delete, whose tombstone follows.
         self._deleted: str | None = None
+        #: The changes of declared columns since the last start, until they are emitted before the first message.
+        self._declared: list[ChangeItem] = []
         self._items: list[RowsItem | ChangeItem] = []
         self._bad: list[BadMessage] = []
         self._key_only: set[TableId] = set()
@@ -81,6 +83,9 @@ class EnvelopeDecoder:
         failed_at = len(batch)
         for table in self._tables:
             table.begin(batch)
+        if len(batch):
+            self._items += self._declared
+            self._declared = []
         sealed = self._deleted
         facts = [table.facts() for table in self._tables]
         flags = self._tables.layout.names.flags
@@ -122,7 +127,7 @@ class EnvelopeDecoder:
                 f"The format's state has version {state['version']}, this raycdc knows {FORMAT_VERSION}. "
                 "Run the version that wrote it, or a newer one."
             )
-        self._tables.restore(state.get("tables", ()))
+        self._declared = self._tables.restore(state.get("tables", ()))
         self._deleted = state.get("deleted")
 
     def _chunk(self, batch: MessageBatch, chunk: Chunk) -> tuple[BadMessageError | None, int]:
@@ -185,7 +190,7 @@ class EnvelopeDecoder:
             if not decoder.follow_key(shape.key, self._items, chunk.first + int(run[0])):
                 refused = dict.fromkeys(run[chunk.column(envelope.KEY_ONLY)[run] == 0].tolist(), KEY_CHANGED)
             else:
-                decoder.follow(shape.columns, self._items, chunk.first + int(run[0]))
+                decoder.follow(shape.columns, chunk, int(run[0]), self._items)
                 if not decoder.state.fixed and shape.columns is None:
                     refused = decoder.observe(chunk, run, self._items)
             for number, code in refused.items():

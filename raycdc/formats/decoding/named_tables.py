@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from raycdc.core.typed_codec import Json
-from raycdc.formats.api import MessageBatch
+from raycdc.formats.api import ChangeItem, MessageBatch
 from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.decoding.bad_messages import MALFORMED, MessageAt, malformed_schema
 from raycdc.formats.decoding.pieces import TableDecoder
@@ -26,7 +26,7 @@ from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.formats.loops.key_loops import key_names
 from raycdc.formats.loops.tape_loops import ABSENT
 from raycdc.formats.options import DEAD_LETTERS, FormatOptions
-from raycdc.model import LogicalType, TableId
+from raycdc.model import LogicalType, TableId, TableSchema
 from raycdc.model.evolution import SchemaChangeEvent
 
 #: The fields that name a message's table.
@@ -114,11 +114,23 @@ class NamedTables:
     def __iter__(self) -> Iterator[TableDecoder]:
         return iter(self._decoders.values())
 
-    def restore(self, states: Iterable[Json]) -> None:
-        """Restore the tables of a decoder's state."""
+    def restore(self, states: Iterable[Json]) -> list[ChangeItem]:
+        """Restore the tables of a decoder's state.
+
+        Returns the changes between the declared columns of the last start and of this one.
+        """
+        changes: list[ChangeItem] = []
         for data in states:
             state = TableState.restored(data, keep_nulls=self._keep_nulls)
+            given = self._options.schema_of(str(state.id))
+            events: list[SchemaChangeEvent] = []
+            if given is not None:
+                events = state.declare(self._declared(given), given.primary_key)
+            state.fixed = given is not None
+            if events:
+                changes.append(ChangeItem(state.id, tuple(events), 0, described=tuple(events)))
             self._decoders[state.id] = self._decoder(state)
+        return changes
 
     def scan(self, batch: MessageBatch, chunk: Chunk) -> None:
         """Find the envelope and the table of every message of the chunk.
@@ -271,8 +283,7 @@ class NamedTables:
         given = self._options.schema_of(str(table_id))
         state = TableState(table_id, keep_nulls=self._keep_nulls)
         if given is not None:
-            columns = [WireColumn(c.name, c.type, self._dialect.wire(c.type)) for c in given.columns]
-            state.define(columns, given.primary_key)
+            state.define(self._declared(given), given.primary_key)
             state.fixed = True
         elif not message.does(envelope.DDL):
             state.primary_key = self._dialect.primary_key(message.raw, message.key)
@@ -280,6 +291,9 @@ class NamedTables:
         decoder = self._decoder(state)
         decoder.begin(message.batch)
         return decoder
+
+    def _declared(self, given: TableSchema) -> list[WireColumn]:
+        return [WireColumn(c.name, c.type, self._dialect.wire(c.type)) for c in given.columns]
 
     def _decoder(self, state: TableState) -> TableDecoder:
         return TableDecoder(state, self.layout, self._options, positions=self._positions)

@@ -8,6 +8,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,17 @@ from raycdc.formats.loops.envelope_loops import KEY_ONLY, REMEMBERED_KEYS
 from raycdc.formats.options import FormatOptions
 from raycdc.model.batch import BATCH_BYTES_MAX, META_FIELDS
 from raycdc.model.evolution import AlterPrimaryKeyEvent, SchemaChangeEvent
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """The description of the present messages; None if they have none.
+
+    `lacking` are the table's columns that it lacks, if it is an older description in messages that are repeated.
+    """
+
+    columns: list[WireColumn] | None = None
+    lacking: frozenset[str] = frozenset()
 
 
 class TableDecoder:
@@ -54,7 +66,7 @@ class TableDecoder:
         self._flags[loops.FLAG_FOLD] = state.fixed and not options.case_sensitive
         self._flags[loops.FLAG_TIME] = int(spec.time_unit)
         self._flags[loops.FLAG_WHOLE] = bool(spec.whole_images)
-        self._followed: list[WireColumn] | None = None
+        self._followed = _Followed()
         self._batch: MessageBatch | None = None
         self._names: list[str] = []
         self._plan = self._make_plan(self._names)
@@ -68,7 +80,8 @@ class TableDecoder:
     def facts(self) -> bytes:
         """Return what rows have shown of the table, and what its state holds without an event that tells of it."""
         seen = self._plan.cells[:, [loops.HAD, loops.KEY_KIND]].tobytes()
-        return seen + np.array([column.mask for column in self.state.columns], np.int64).tobytes()
+        told = [column.mask for column in self.state.columns], self.state.described_since, hash(self.state.described)
+        return seen + np.array([*told[0], *told[1:]], np.int64).tobytes()
 
     def sealed(self) -> Mapping[str, Json]:
         """Return the state of the table for a checkpoint."""
@@ -93,19 +106,38 @@ class TableDecoder:
         """Return the event that creates the table, if it was not emitted yet."""
         return self.state.create(self._extra)
 
-    def follow(self, columns: list[WireColumn] | None, items: list[RowsItem | ChangeItem], message: int) -> None:
-        """Take over the embedded schema of the following messages."""
-        if columns is None or columns is self._followed:
+    def follow(
+        self, columns: list[WireColumn] | None, chunk: Chunk, number: int, items: list[RowsItem | ChangeItem]
+    ) -> None:
+        """Take over the embedded schema of the message `number` of the chunk and of the messages after it."""
+        if columns is self._followed.columns:
             return
-        self._followed = columns
+        at = chunk.time(number)
+        repeats = columns is not None and self.state.repeats(at)
+        lacking = frozenset(self._names) - {c.name for c in columns} if columns and repeats else frozenset()
+        if lacking != self._followed.lacking:
+            self.flush(items)
+        self._followed = _Followed(columns, lacking)
+        if columns is None:
+            return
         before = self._schema
         self._note_had()
         wires, had = [c.wire for c in self.state.columns], self.state.had
+        described: list[SchemaChangeEvent] = []
+        unclear: list[WireColumn] = []
+        if not repeats:
+            described, unclear = self.state.describe(columns, at=at, whole=bool(self._flags[loops.FLAG_WHOLE]))
         events = self.state.embed(columns, only_wires=self.state.fixed)
         if wires != [c.wire for c in self.state.columns] or self.state.schema(self._extra) != before:
-            self._change(events, items, message)
+            self.flush(items)
+            self.rebuild()
         elif had != self.state.had:
             self._plan = self._make_plan(self._names)
+        if events or described:
+            self.flush(items)
+            why = "; ".join(f"existing rows have an unknown value in {c.name!r}, because {c.unclear}" for c in unclear)
+            told = tuple(described)
+            items.append(ChangeItem(self.state.id, tuple(events), chunk.first + number, described=told, unclear=why))
 
     def follow_key(self, key: tuple[str, ...] | None, items: list[RowsItem | ChangeItem], message: int) -> bool:
         """Take over the key columns that the next messages name. Return False if the table has a different key.
@@ -221,7 +253,13 @@ class TableDecoder:
         ]
         fields = [*self._schema.arrow(), *META_FIELDS]
         batch = pa.RecordBatch.from_arrays([*self._arena.take(), *meta], schema=pa.schema(fields))
-        items.append(RowsItem(self.state.id, self._schema, batch, messages))
+        schema = self._schema
+        if lacking := self._followed.lacking:
+            # The reader gives the rows the default of a column that was added after them, as the source did.
+            own = [column for column in schema.columns if column.name not in lacking]
+            schema = replace(schema, columns=tuple(own))
+            batch = batch.drop_columns(sorted(lacking))
+        items.append(RowsItem(self.state.id, schema, batch, messages))
 
     def _change(self, events: list[SchemaChangeEvent], items: list[RowsItem | ChangeItem], message: int) -> None:
         self.flush(items)

@@ -18,6 +18,7 @@ from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.evolution import (
     AddColumnEvent,
     AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
     CreateTableEvent,
     DropColumnEvent,
     SchemaChangeEvent,
@@ -43,6 +44,8 @@ class TableColumn(JsonObject):
     inferred: bool = False
     mask: int = 0
     had: bool = field(default=False, metadata=stored("had", left_out=True))
+    #: The type in the last description of the table's columns, if it differs from `type`.
+    described_as: LogicalType | None = field(default=None, metadata=stored("described_as", left_out=True))
     #: The kind of the column's values, if the column belongs to the key (`row_loops.KIND_…`); 0 if no value was seen.
     key_kind: int = field(default=0, metadata=stored("key_kind", left_out=True))
 
@@ -67,6 +70,10 @@ class TableState(JsonObject):
     announced: bool = False
     keep_nulls: bool = field(default=False, metadata=NOWHERE)
     extended: bool = False
+    #: The columns of the last description, and the time of the first message with it (as in the envelope; 0 if it is
+    #: unknown).
+    described: tuple[str, ...] = field(default=(), metadata=stored("described", left_out=True))
+    described_since: int = field(default=0, metadata=stored("described_since", left_out=True))
 
     def visible(self) -> list[TableColumn]:
         return [c for c in self.columns if c.visible or self.keep_nulls]
@@ -85,6 +92,45 @@ class TableState(JsonObject):
         self.announced = True
         return [CreateTableEvent(self.id, self.schema(extra))]
 
+    def repeats(self, at: int) -> bool:
+        """Return True if a message of the time `at` (0: unknown) with a different description than the last one is
+        older than that one.
+
+        Producers repeat messages after a crash. Such a message shows no change.
+        """
+        return 0 < at < self.described_since
+
+    def describe(
+        self, columns: Sequence[WireColumn], *, at: int, whole: bool
+    ) -> tuple[list[SchemaChangeEvent], list[WireColumn]]:
+        """Note the description `columns` of the source's table, from a message of the time `at` (0: unknown).
+
+        Returns the changes since the last description, and the added columns whose values in existing rows are
+        unknown. A first description shows no change. If rows are always `whole`, a description without a column shows
+        a partial row, and not a dropped column.
+        """
+        wanted = {column.name: column for column in columns}
+        before, self.described = self.described, tuple(wanted)
+        self.described_since = at or self.described_since
+        own = {column.name: column for column in self.columns}
+        changes: list[SchemaChangeEvent] = []
+        unclear: list[WireColumn] = []
+        for name in before:
+            if name not in wanted:
+                if whole:
+                    self.described += (name,)
+                else:
+                    changes.append(DropColumnEvent(self.id, name))
+            elif name in own:
+                was, now = own[name].described_as or own[name].type, wanted[name].type
+                if not same_type(was, now):
+                    changes.append(AlterColumnTypeEvent(self.id, name, now, was=was))
+        for column in columns if before else ():
+            if column.name not in before and (column.name in own or not self.fixed):
+                changes.append(AddColumnEvent(self.id, Column(column.name, column.type, default=column.default)))
+                unclear += [column] if column.unclear else []
+        return changes, unclear
+
     def embed(self, columns: Sequence[WireColumn], *, only_wires: bool) -> list[SchemaChangeEvent]:
         """Take over the columns that a message describes: new ones are added, changed ones altered, none dropped.
 
@@ -102,12 +148,14 @@ class TableState(JsonObject):
             known.had = True
             known.wire = _wire_for(known.type, wanted) if only_wires else wanted.wire
             if only_wires or same_type(known.type, wanted.type):
+                known.described_as = None if same_type(known.type, wanted.type) else wanted.type
                 continue
-            merged = _wider(known.type, wanted.type)
+            was, merged = known.type, _wider(known.type, wanted.type)
             known.inferred = False
-            if not same_type(merged, known.type):
+            if not same_type(merged, was):
                 known.type = merged
-                events.append(AlterColumnTypeEvent(self.id, known.name, merged))
+                events.append(AlterColumnTypeEvent(self.id, known.name, merged, was=was))
+            known.described_as = None if same_type(merged, wanted.type) else wanted.type
         return events if self.announced else []
 
     def define(
@@ -136,10 +184,28 @@ class TableState(JsonObject):
                     AddColumnEvent(self.id, Column(column.name, column.type), self._after(self.columns.index(known)))
                 )
             elif not same_type(known.type, column.type):
-                events.append(AlterColumnTypeEvent(self.id, column.name, column.type))
+                events.append(AlterColumnTypeEvent(self.id, column.name, column.type, was=known.type))
             known.type, known.wire, known.inferred, known.had = column.type, column.wire, False, had
         self.primary_key = tuple(primary_key)
         return events if self.announced else []
+
+    def declare(self, columns: Sequence[WireColumn], primary_key: Sequence[str]) -> list[SchemaChangeEvent]:
+        """Replace all columns by `columns`, which the user declares since this start.
+
+        Returns the changes for the rows that exist; none if these columns were declared before, too.
+        """
+        known = {column.name: column.type for column in self.columns}
+        key = self.primary_key
+        same = len(known) == len(columns) and all(
+            column.name in known and same_type(known[column.name], column.type) for column in columns
+        )
+        if self.fixed and same and key == tuple(primary_key):
+            return []
+        self.fixed, self.described = True, ()
+        events = self.define(columns, primary_key)
+        if self.announced and key != self.primary_key:
+            events.append(AlterPrimaryKeyEvent(self.id, self.primary_key))
+        return events
 
     @property
     def had(self) -> set[str]:
@@ -153,6 +219,7 @@ class TableState(JsonObject):
         """
         for column in self.columns:
             column.had = False
+        self.described = ()
 
     def field_appeared(self, name: str) -> None:
         """Add a column for a new field. `observed` sets its type."""

@@ -30,6 +30,8 @@ from raycdc.formats.loops.tape_loops import (
 
 #: The number of bytes after the end of the work buffer that loops may read.
 _PAD = 64
+#: The maximum number of digits of a time, so that it fits in 64 bits.
+_TIME_DIGITS = 18
 #: Positions in the work buffer are 32-bit numbers, and the buffer is up to three times as large as its messages.
 MESSAGE_BYTES_MAX = 512 << 20
 
@@ -114,6 +116,11 @@ class Chunk:
         """Return the text of an envelope field; empty if the message lacks the field, or if its value is no text."""
         token = int(self.messages.found[message, slot])
         return self.token(token) if token >= 0 and self.tape.tok[token, KIND] == STRING else b""
+
+    def time(self, message: int) -> int:
+        """Return the envelope's time of a message, in the unit of its format; 0 if it is missing or no number."""
+        digits = self.token(int(self.messages.found[message, envelope.TIME]))
+        return int(digits) if digits.isdigit() and len(digits) <= _TIME_DIGITS else 0
 
     def number(self, first: int) -> int:
         """Reserve numbers for the rows of each message, from `first` on, according to its maximum number of rows.

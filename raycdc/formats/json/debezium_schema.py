@@ -6,12 +6,21 @@ types ``io.debezium.…``, and Kafka Connect's logical types.
 
 from __future__ import annotations
 
+from base64 import b64decode
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, NotRequired, TypedDict
+from uuid import UUID
+
+import pyarrow as pa
 
 from raycdc.errors import SchemaError
 from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.loops import code_loops as cells
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.schema import constant
 
 _DEBEZIUM = "io.debezium."
 _CONNECT = "org.apache.kafka.connect.data."
@@ -68,6 +77,7 @@ class ConnectField(TypedDict):
     name: NotRequired[str]
     version: NotRequired[int]
     parameters: NotRequired[dict[str, str]]
+    default: NotRequired[Any]
     fields: NotRequired[list[ConnectField]]
 
 
@@ -79,8 +89,78 @@ def described_columns(schema: Any) -> list[WireColumn] | None:
     for side in ("after", "before"):
         for field in fields or ():
             if field.get("field") == side and field.get("type") == "struct":
-                return [_column(column) for column in field.get("fields", ())]
+                generated = _names_generated_defaults(fields or ())
+                return [_with_default(_column(column), column, generated) for column in field.get("fields", ())]
     return None
+
+
+def _names_generated_defaults(fields: Iterable[ConnectField]) -> bool:
+    """Return True if the connector may write 0 as the default of a number that the database generates."""
+    return any(str(field.get("name")).startswith(f"{_DEBEZIUM}connector.postgresql.") for field in fields)
+
+
+#: The defaults that MySQL gives existing rows in a new column that is NOT NULL and has no DEFAULT.
+_IMPLICIT = {
+    **dict.fromkeys((TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.DECIMAL), "0"),
+    **dict.fromkeys((TypeKind.FLOAT32, TypeKind.FLOAT64, TypeKind.BIT), "0"),
+    **dict.fromkeys((TypeKind.STRING, TypeKind.SET, TypeKind.BINARY), ""),
+    TypeKind.BOOLEAN: "false",
+}
+_UNITS_PER_S = {cells.WIRE_SECONDS: 1, cells.WIRE_MILLIS: 10**3, cells.WIRE_MICROS: 10**6, cells.WIRE_NANOS: 10**9}
+_MOMENTS = (TypeKind.DATE, TypeKind.DATETIME)
+_GENERATED = "the schema's default may stand for a value that the database generates"
+
+
+def _with_default(column: WireColumn, field: ConnectField, generated: bool) -> WireColumn:
+    """Return the column with the value that existing rows get if the column is added to a table with rows.
+
+    Connectors describe a default that is no constant by a placeholder: 1970-01-01 for a time, zeros for a UUID, and,
+    if `generated` is True, 0 for a number.
+    """
+    told = field.get("default")
+    kind = column.type.kind
+    if kind is TypeKind.TIMESTAMP and told is not None:
+        return replace(column, unclear="its default is a time in the time zone of the session that added the column")
+    if told is None:
+        if field.get("optional", True):
+            return column
+        if kind not in _IMPLICIT or field["type"] in ("struct", "array", "map"):
+            return replace(column, unclear="the column cannot be null, and its schema has no default")
+        return replace(column, default=_IMPLICIT[kind])
+    try:
+        default = _default_text(column, told)
+        constant(default, column.type.arrow())
+    except (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException):
+        return replace(column, unclear="the default in its schema cannot be read")
+    numbers = (TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)
+    zero = kind in numbers and default == "0" and generated and not field.get("optional", True)
+    if zero or (kind in _MOMENTS and default.startswith("1970-01-01")) or told == str(UUID(int=0)):
+        return replace(column, unclear=_GENERATED)
+    return replace(column, default=default)
+
+
+def _default_text(column: WireColumn, told: Any) -> str:
+    """Return a default as `Column.default` has it. Raises an error if it is none of the column's type."""
+    kind = column.type.kind
+    if kind is TypeKind.DECIMAL:
+        return f"{Decimal(int.from_bytes(b64decode(told), signed=True)).scaleb(-column.type.scale):f}"
+    if kind is TypeKind.BIT:
+        return str(int.from_bytes(b64decode(told), "little"))
+    if kind is TypeKind.BINARY:
+        return b64decode(told).decode()
+    if kind is TypeKind.DATE and column.wire == cells.WIRE_DAYS:
+        return (date(1970, 1, 1) + timedelta(days=told)).isoformat()
+    if kind in (*_MOMENTS, TypeKind.TIME) and column.wire in _UNITS_PER_S:
+        whole, part = divmod(told, _UNITS_PER_S[column.wire])
+        micros = timedelta(seconds=whole, microseconds=part * 10**6 // _UNITS_PER_S[column.wire])
+        if kind is not TypeKind.TIME:
+            return (datetime(1970, 1, 1) + micros).isoformat(" ")  # noqa: DTZ001
+        raise ValueError("a time of day has no one text")
+    if kind is TypeKind.BOOLEAN:
+        return {True: "true", False: "false"}[told]
+    if column.wire in (cells.WIRE_PLAIN, cells.WIRE_TEXT) and isinstance(told, str | int | float):
+        return str(told)
+    raise ValueError("a default of an unknown form")
 
 
 def _column(field: ConnectField) -> WireColumn:

@@ -1,7 +1,8 @@
 """DDL messages of topics: the effect of each, or the reason why it cannot be followed. Pure.
 
 A format detects such messages, and returns their explicit events (`ChangeItem.events`) and their statement, which is
-parsed by a function of `raycdc.source.connector.SourceContext`.
+parsed by a function of `raycdc.source.connector.SourceContext`. If messages describe their columns, a format returns
+the changes between two descriptions (`ChangeItem.described`), to which the same rules apply.
 
 | the statement | becomes |
 |---|---|
@@ -9,6 +10,7 @@ parsed by a function of `raycdc.source.connector.SourceContext`.
 | ADD COLUMN with a constant default | a column with that default in existing rows; nothing if columns are configured |
 | other new columns, DROP COLUMN, a wider type | nothing, because rows show them; a dropped column is remembered |
 | ADD COLUMN with the name of a dropped one | refused: existing rows lost the value that the target has |
+| a description without one column and with a new one | refused: it may have been renamed |
 | TRUNCATE, DROP or CREATE OR REPLACE TABLE | a ``T`` row and the event, if all its rows are in this partition |
 | any other change of existing rows | refused; ``format.ddl = "ignore"`` skips all statements |
 """
@@ -37,6 +39,7 @@ from raycdc.model.evolution import (
     SchemaChangeEvent,
     TruncateTableEvent,
 )
+from raycdc.model.evolution.events import named_change
 from raycdc.model.redaction import without_literals, without_values
 from raycdc.model.rules.mask import Masks
 from raycdc.transform.masks import masked_default
@@ -106,7 +109,9 @@ class DdlMessages:
         schemas: dict[TableId, TableSchema] = {}
         emptied: dict[TableId, Emptied] = {}
         defaults: list[tuple[TableId, Column]] = []
-        for event in (*item.events, *self._events(item, known, tables)):
+        if known(item.table) is not None:
+            _check_described(shown)
+        for event in (*item.events, *item.described, *self._events(item, known, tables)):
             table, now = event.table, known(event.table)
             if table in self._ours:
                 continue
@@ -184,16 +189,16 @@ def check_default(item: ChangeItem, column: Column, in_force: TableSchema | None
 
 def refusal(item: ChangeItem, why: str) -> SchemaError:
     """Return the error for a statement that cannot be followed."""
+    if item.statement:
+        told, ignored = f"the messages say {without_literals(item.statement):.500}", "DDL messages"
+    else:
+        changes = dict.fromkeys(named_change(event) for event in (*item.described, *item.events))
+        told, ignored = f"its columns changed ({', '.join(changes):.500})", "such changes"
     return SchemaError(
-        f"{item.table}: the messages say {_said(item):.500}, which cannot be followed: {why}. Ignore DDL messages "
+        f"{item.table}: {told}, which cannot be followed: {why}. Ignore {ignored} "
         f'with source.format.ddl = "ignore" if the target shall keep the rows as they are, or '
         "leave the table out with source.format.exclude."
     )
-
-
-def _said(item: ChangeItem) -> str:
-    """Return the statement without its values; without a statement, the types of its changes."""
-    return without_literals(item.statement) if item.statement else ", ".join(event.type for event in item.events)
 
 
 def _as_decoded(column: Column, item: ChangeItem) -> Column:
@@ -230,8 +235,21 @@ def _check(item: ChangeItem, event: SchemaChangeEvent, now: TableSchema | None) 
             raise refusal(item, f"the primary key was ({', '.join(now.primary_key)})")
         case AlterColumnTypeEvent(_, name, new_type) if now is not None:
             column = _column(now, name)
-            if column is not None and not keeps_values(column.type, new_type):
+            if column is not None and not keeps_values(event.was or column.type, new_type):
                 raise refusal(item, f"the values of {name!r} in rows that exist were converted")
+
+
+def _check_described(item: ChangeItem) -> None:
+    """Raise `SchemaError` if a new description of a table does not tell the values that existing rows have now."""
+    if item.unclear:
+        raise refusal(item, item.unclear)
+    gone = [e.name for e in item.described if isinstance(e, DropColumnEvent)]
+    added = [e.column.name for e in item.described if isinstance(e, AddColumnEvent)]
+    if gone and added:
+        raise refusal(
+            item,
+            f"if {gone[0]!r} was renamed to {added[0]!r}, rows that exist have their value in {gone[0]!r}",
+        )
 
 
 def _column(schema: TableSchema, name: str) -> Column | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,12 +219,31 @@ def write_parquet(
     rows = 0
     footers: list[pq.FileMetaData] = []
     with writing(path) as file:
-        with pq.ParquetWriter(file, schema, **_PARQUET, **options, metadata_collector=footers) as writer:
+        with _parquet_writer(file, schema, footers, **options) as writer:
             for group in _row_groups(_as(batch, schema) for batch in batches):
                 writer.write_table(pa.Table.from_batches(group, schema), row_group_size=ROW_GROUP_ROWS)
                 rows += sum(batch.num_rows for batch in group)
         size = file.tell()
     return WrittenParquet(path if isinstance(path, StorePath) else str(path), rows, size, footers[0])
+
+
+@contextmanager
+def _parquet_writer(
+    file: Any, schema: pa.Schema, footers: list[pq.FileMetaData], **options: Any
+) -> Iterator[pq.ParquetWriter]:
+    """Yield a writer to `file`, and close it, which adds the file's footer to `footers`.
+
+    If the block fails, its error is raised. `ParquetWriter.__exit__` would raise an error of its own instead, because a
+    writer that could not write its footer has no metadata.
+    """
+    writer = pq.ParquetWriter(file, schema, **_PARQUET, **options, metadata_collector=footers)
+    try:
+        yield writer
+    except BaseException:
+        with suppress(Exception):
+            writer.close()
+        raise
+    writer.close()
 
 
 def write_parquet_file(

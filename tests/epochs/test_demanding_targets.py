@@ -10,6 +10,7 @@ from deltalake.schema import PrimitiveType
 
 from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.delivery.targets.parked_targets import ParkingPolicy
+from raycdc.sinks.delta.commits import WriteChecks
 from tests.epochs.sink_world import World, commit, new_world
 from tests.epochs.touched_story import folder
 
@@ -80,3 +81,45 @@ def test_an_identity_column_of_a_delta_table_is_refused_by_name(kind: str, tmp_p
     record = world.store.last_commit()
     assert record is not None
     assert "identity column 'number'" in record.parked["shop.items"].text
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert", "delta-changelog"])
+def test_a_delta_table_that_another_made_append_only_parks_with_that_reason(kind: str, tmp_path: Path) -> None:
+    world = new_world(kind, tmp_path)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
+    world.script.seal()
+    world.restart()
+    DeltaTable(str(folder(world))).alter.set_table_properties({"delta.appendOnly": "true"})
+    items.update((2,), qty=21)
+    world.script.seal(final=True)
+    world.restart(parking=ParkingPolicy())
+    record = world.store.last_commit()
+    assert record is not None
+    if kind == "delta-changelog":
+        assert record.parked == {}
+        assert len(world.rows(items)) == 5
+    else:
+        text = record.parked["shop.items"].text
+        assert "delta.appendOnly = true, which another writer set" in text
+        assert "faster" not in text
+
+
+def test_a_commit_that_the_table_forbids_is_not_told_as_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the property were set between the check and the commit."""
+    world = new_world("delta-upsert", tmp_path)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
+    world.script.seal()
+    world.restart()
+    DeltaTable(str(folder(world))).alter.set_table_properties({"delta.appendOnly": "true"})
+    monkeypatch.setattr(WriteChecks, "check_removals", lambda _self: None)
+    items.update((2,), qty=21)
+    world.script.seal(final=True)
+    world.restart(parking=ParkingPolicy())
+    record = world.store.last_commit()
+    assert record is not None
+    assert "but Delta table is append-only" in record.parked["shop.items"].text
+    assert "faster" not in record.parked["shop.items"].text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,8 @@ class SmallDisk:
         self.folder = folder
         self._ballast = folder / "ballast"
 
-    def fill(self) -> None:
+    def fill(self, *, leave_bytes: int = 0) -> None:
+        """Fill the disk, and give back `leave_bytes`, so that some later write is the one that fails."""
         with self._ballast.open("wb", buffering=0) as file:
             for size in (1 << 16, 1 << 12, 1):
                 try:
@@ -29,6 +31,7 @@ class SmallDisk:
                         pass
                 except OSError:
                     continue
+        os.truncate(self._ballast, max(0, self._ballast.stat().st_size - leave_bytes))
 
     def make_room(self) -> None:
         self._ballast.unlink(missing_ok=True)
@@ -89,6 +92,36 @@ def test_a_full_disk_is_waited_for_and_the_same_run_goes_on(kind: str, tmp_path:
     world.restart(parking=ParkingPolicy(on_parked=lambda new: pytest.fail(f"parked: {new}"), waiting=waiting))
     assert f"disk ({disk.folder}) takes no more" in told[0]
     check(world, before)
+
+
+#: Enough rows that a file's first bytes are written before its last ones.
+MANY_ROWS = 3000
+PAGE_BYTES = 4096
+
+
+@pytest.mark.parametrize("pages", [0, 1, 3, 5, 8])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whichever_write_meets_the_full_disk_is_repeated(
+    kind: str, first: bool, pages: int, tmp_path: Path, disk: SmallDisk
+) -> None:
+    """A note, a staged file's rows or its footer, a log entry: each page that is left lets the next one be the one."""
+    world = new_world(kind, tmp_path)
+    world.foresees = False
+    tables = [world.script.table(name) for name in ("shop.orders", "shop.items")]
+    for table in tables:
+        table.read([{"id": i, "name": "snapshot", "qty": i} for i in range(50)])
+    if not first:
+        world.script.seal()
+        world.restart()
+        for table in tables:
+            for i in range(100, 100 + MANY_ROWS):
+                table.insert({"id": i, "name": f"log{i * 7919 % 10007}", "qty": i})
+    world.script.seal(final=True)
+    disk.fill(leave_bytes=pages * PAGE_BYTES)
+    waiting = SinkOutagePolicy(str(disk.folder), lambda _text: disk.make_room())
+    world.restart(parking=ParkingPolicy(on_parked=lambda new: pytest.fail(f"parked: {new}"), waiting=waiting))
+    world.check()
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "delta-upsert"])

@@ -89,6 +89,14 @@ class WriteChecks:
                 "anew where rows are updated. Make the table without it, or route the source table to another name."
             )
 
+    def check_removals(self) -> None:
+        """Raise `SinkError` if the table only accepts new rows, and so no commit that updates or deletes rows."""
+        if self._target.table.metadata().configuration.get(APPEND_ONLY, "false").lower() == "true":
+            raise TargetModifiedError(
+                f"{self._target.location} has the property {APPEND_ONLY} = true, which another writer set: its rows "
+                f"can be neither updated nor deleted. Unset the property, or route the source table to another name."
+            )
+
     def check_files(self, files: Sequence[DataFile]) -> None:
         """Raise `SinkError` if staged files cannot be added to the table as they are.
 
@@ -130,6 +138,9 @@ CONFLICT_RETRIES = 5
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 CHECKPOINT_EVERY = 100
 
+#: The table property with which a table refuses every commit that removes or rewrites rows.
+APPEND_ONLY = "delta.appendOnly"
+
 #: Decimals of up to this many digits are exact as 64-bit floats.
 EXACT_DIGITS = 15
 
@@ -141,7 +152,7 @@ class DeltaCommits:
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
-        self._write_checks = WriteChecks(target)
+        self.write_checks = WriteChecks(target)
 
     def create(
         self,
@@ -223,6 +234,7 @@ class DeltaCommits:
 
         `defaults` are SQL by column name.
         """
+        self.write_checks.check_removals()
         values = {quote(column): sql for column, sql in defaults.items()}
         empty = " AND ".join(f"{column} IS NULL" for column in values)
         self._committed(
@@ -238,6 +250,7 @@ class DeltaCommits:
 
     def rewrite(self, columns: Sequence[RewrittenColumn], commit_metadata: CommitMetadata, *, empty: bool) -> None:
         """Rewrite the table with `columns`, batch by batch, in one commit. With `empty`, leave out all rows."""
+        self.write_checks.check_removals()
 
         def run() -> None:
             schema = _moved_columns(
@@ -266,8 +279,8 @@ class DeltaCommits:
         the staged files, checks their rows and writes them to files of its own, and the staged files are deleted.
         """
         if files:
-            self._write_checks.check_files(files)
-            if constraints := self._write_checks.constraints():
+            self.write_checks.check_files(files)
+            if constraints := self.write_checks.constraints():
                 self._append_rows(files, constraints, commit_metadata)
                 return
         configuration = self._target.table.metadata().configuration
@@ -305,7 +318,8 @@ class DeltaCommits:
 
         With `order_by`, a row of the table with a greater value of that column stays unchanged.
         """
-        self._write_checks.check_merge()
+        self.write_checks.check_merge()
+        self.write_checks.check_removals()
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
         left = self._target.ownership.left_behind(self._target.arrow().names, columns)
@@ -347,7 +361,7 @@ class DeltaCommits:
 
     def add_rows(self, rows: pa.Table, commit_metadata: CommitMetadata) -> None:
         """Append rows held in memory. The table's other columns are null."""
-        whole = self._write_checks.whole(rows)
+        whole = self.write_checks.whole(rows)
         self._committed(
             commit_metadata,
             "cannot take an append",
@@ -365,7 +379,8 @@ class DeltaCommits:
 
         A lenient target keeps dropped columns, which `rows` do not have; they are null.
         """
-        whole = self._write_checks.whole(rows)
+        self.write_checks.check_removals()
+        whole = self.write_checks.whole(rows)
         self._committed(
             commit_metadata,
             "cannot be overwritten",
@@ -395,7 +410,7 @@ class DeltaCommits:
 
         def run() -> None:
             with reading(files[0].path) as first:
-                schema = self._write_checks.written(constraints, [*pq.read_schema(first).names, *files[0].partition])
+                schema = self.write_checks.written(constraints, [*pq.read_schema(first).names, *files[0].partition])
             write_deltalake(
                 self._target.table,
                 pa.RecordBatchReader.from_batches(schema, staged_batches(files, schema)),
@@ -411,17 +426,22 @@ class DeltaCommits:
         """Run a commit, and retry it if another writer was faster, until the table holds its vector. Does nothing if
         the table already holds it.
 
-        delta-rs detects any commit between the snapshot and this commit, even one of this pipeline.
+        delta-rs detects any commit between the snapshot and this commit, even one of this pipeline. It has the same
+        error class for a commit that the table's own properties forbid. Only a conflict leaves a newer version in the
+        table's log.
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             self._target.renewed()
             if self._holds(commit_metadata):
                 return
+            version = self._target.table.version()
             try:
                 self._target.tried()
                 run()
                 break
             except CommitFailedError as cause:
+                if not self._has_newer(version):
+                    raise self._target.error(what, cause) from cause
                 if attempt == CONFLICT_RETRIES:
                     raise self._target.error(f"{what}: other writers were faster {attempt + 1} times", cause) from cause
             except Exception as cause:
@@ -432,6 +452,10 @@ class DeltaCommits:
         if not self._holds(commit_metadata):
             # A merge or update that changes nothing makes no commit, but the vector must be written.
             self.append([], commit_metadata)
+
+    def _has_newer(self, version: int) -> bool:
+        """Return True if the table's log has a version after `version`, or if the table was deleted."""
+        return not self._target.refresh() or self._target.table.version() > version
 
     def _is_made(self, commit_metadata: CommitMetadata) -> bool:
         """Return True if the table exists and this commit created it."""

@@ -109,6 +109,8 @@ class DeltaSteps(Target):
         wanted = columns_of(work, self._context)
         self._table.check_layout(work.layout)
         check_mergeable(self._table, wanted)
+        if self._context.upsert:
+            self._commits.write_checks.check_removals()
         missing = [f for f in wanted if f.name not in self._table.arrow().names]
         if missing:
             self._commits.add_columns(missing, commit_metadata)
@@ -189,6 +191,7 @@ class DeltaSteps(Target):
         size = sum(file.memory_bytes for file in staged)
         large = size > MERGE_IN_PROCESS_BYTES_MAX and isinstance(table.path, Path)
         if large and not emptied and context.spark is not None:
+            self._commits.write_checks.check_removals()
             order_by = order_column(work, context)
             spark_merge.merge(
                 context.spark, table, work.schema, [str(f) for f in files], commit_metadata, order_by=order_by

@@ -37,7 +37,7 @@ from typing import ClassVar
 
 from raycdc.core.failpoints import reach
 from raycdc.core.typed_codec import LEFT_OUT, Json, JsonObject
-from raycdc.errors import FencedError, TargetDroppedError, TargetExistsError
+from raycdc.errors import FencedError, SinkError, StateError, TargetDroppedError, TargetExistsError
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableCommit
 from raycdc.sinks.steps import CommitMetadata, ForeignTarget, MissingTarget, OwnTarget, Target, TargetState
@@ -68,6 +68,16 @@ def _encoded(note: FileNote) -> bytes:
     return json.dumps(note.to_json()).encode()
 
 
+def _write_note(folder: Path, name: str, data: bytes) -> None:
+    """Write a note durably. Raises `SinkError` if that fails: the note is on the target's disk, not on the state's, so
+    a full disk is waited for like one that takes no more rows.
+    """
+    try:
+        LocalFolder(folder).write(name, data)
+    except StateError as error:
+        raise SinkError(str(error)) from error.__cause__
+
+
 class FileNotes:
     """The notes about files of one pipeline in `folder`. `identity` is the part of file names that identifies the
     pipeline.
@@ -81,11 +91,11 @@ class FileNotes:
         """Write the note about the file named `stem`, before the file becomes visible. The note is complete or does not
         exist. If this process dies right afterwards, recovery reads the note.
         """
-        LocalFolder(self._folder).write(f"{stem}-g{note.generation}.json", _encoded(note))
+        _write_note(self._folder, f"{stem}-g{note.generation}.json", _encoded(note))
 
     def write_newest(self, note: FileNote) -> None:
         """Record that the file is visible. From then on, a program that loads the files may remove it."""
-        LocalFolder(self._folder).write(self._newest, _encoded(note))
+        _write_note(self._folder, self._newest, _encoded(note))
 
     def newest(self) -> FileNote | None:
         """Return the note about the newest file that was ever visible; None if there is none, because an older version
@@ -160,7 +170,7 @@ class Writers:
 
     def _write(self, name: str) -> None:
         note = {"version": _VERSION, "pipeline": self._app_id}
-        LocalFolder(self._folder).write(name, json.dumps(note).encode())
+        _write_note(self._folder, name, json.dumps(note).encode())
 
 
 #: A staged part of a file.

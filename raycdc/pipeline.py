@@ -33,11 +33,12 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
+from raycdc.core.stopping import StoppedWaitingError, StopRequest
 from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.driver.consumer import Epoch, Ledger
 from raycdc.driver.data_side import DataSide, bad_records
 from raycdc.driver.fitting import proving_target
-from raycdc.driver.leadership import Leadership, StoppedWaitingError, acquire
+from raycdc.driver.leadership import Leadership, acquire
 from raycdc.driver.live_commands import RunCommands
 from raycdc.driver.resolve import OutputMode, ResolvedRun, resolve, take_up
 from raycdc.driver.source_side import SourceSide, job_spec, new_launcher
@@ -122,7 +123,7 @@ class Pipeline:
         #: Reentrant, because `stop` may be called by a signal handler that interrupts this very thread.
         self._lock = threading.RLock()
         self._supervisor: Supervisor | None = None
-        self._stopping = threading.Event()
+        self._stopping = StopRequest()
         self._keeper = StatusKeeper.of(config, local=False)
 
     @classmethod
@@ -226,7 +227,7 @@ class Pipeline:
         locks that the interrupted code may hold.
         """
         with self._lock:
-            self._stopping.set()
+            self._stopping.ask()
             supervisor = self._supervisor
         if supervisor is not None:
             supervisor.stop()
@@ -325,8 +326,7 @@ class Pipeline:
 
     def _require_going(self) -> None:
         """Raise `StoppedWaitingError` if the run is to stop before it has readers."""
-        if self._stopping.is_set():
-            raise StoppedWaitingError
+        self._stopping.require_going()
 
     def _commit_all(self, run: _Run, start: Start, planned: ResolvedRun | None) -> None:
         """Start all parts, and commit epochs until the run ends.
@@ -376,7 +376,7 @@ class Pipeline:
                     raise
                 run.reporter.warning(f"{lost.what} {NEW_RAY}")
                 why = lost.what
-            threading.Event().wait(pause_s)
+            self._stopping.pause(pause_s)
             parts.reports.went_on("cluster", why, parts.loop.recover())
 
     def _follow(self, run: _Run, parts: _Parts) -> None:

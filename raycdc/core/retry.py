@@ -9,12 +9,12 @@ the same time. (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture B
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from raycdc.core import activity
+from raycdc.core.stopping import StopRequest
 from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import RaycdcError
 
@@ -108,7 +108,7 @@ class Outage:
 class Retrier:
     """An object that calls functions, and retries them during an outage.
 
-    When `stopping` is set, waiting ends. `notify` is called once per outage.
+    When `stopping` is set, waiting ends, and a failure is not retried. `notify` is called once per outage.
 
     Thread-safe; each call has its own series of failures.
     """
@@ -117,12 +117,12 @@ class Retrier:
         self,
         *,
         notify: Callable[[str], None],
-        stopping: threading.Event | None = None,
+        stopping: StopRequest,
         threads: Threads = THREADS,
         policy: RetryPolicy = POLICY,
     ) -> None:
         self._notify = notify
-        self._stopping = stopping or threading.Event()
+        self._stopping = stopping
         self._threads = threads
         self._policy = policy
 
@@ -131,7 +131,7 @@ class Retrier:
 
         `outage_of` returns the outage that explains an error. If it returns None, the error is raised. `Outage.error`
         is raised when the outage has lasted too long. The time is measured from the first failure, not from the start
-        of the work.
+        of the work. Raises `StoppedWaitingError` if a stop of the run is requested during an outage.
         """
         pauses = Backoff(self._policy, self._threads)
         try:
@@ -148,6 +148,7 @@ class Retrier:
                 outage = outage_of(cause)
                 if outage is None:
                     raise
+                self._stopping.require_going(cause)
                 begins = pauses.is_new
                 pause_s = None if self._stopping.is_set() else pauses.failed(self._threads.now_s())
                 if pause_s is None:
@@ -155,4 +156,4 @@ class Retrier:
                 if begins:
                     activity.failing(outage.text)
                     self._notify(outage.message(self._policy))
-            self._threads.wait(self._stopping, pause_s)
+            self._stopping.pause(pause_s, self._threads)

@@ -14,6 +14,7 @@ If rows of an epoch are lost before a target got them, their source tables are r
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -43,6 +44,7 @@ class EpochLoop:
     def __init__(self, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> None:
         self._parts = EpochParts.of(store, sink, ports)
         self._writer = EpochWriter(self._parts)
+        self._stopped = threading.Event()
 
     def __repr__(self) -> str:
         return f"EpochLoop(committed={self.committed}, generation={self._parts.ports.generation()})"
@@ -53,10 +55,11 @@ class EpochLoop:
         return self._parts.records.epoch
 
     def stop(self) -> None:
-        """Let `run` return after the current commit.
+        """Let `run` return after the current commit, and end all waits.
 
         Later epochs that are already staged are staged again at the next start.
         """
+        self._stopped.set()
         self._parts.stopping.set()
 
     def recover(self) -> Recovery:
@@ -81,16 +84,17 @@ class EpochLoop:
     def run(self) -> None:
         """Commit epochs until one is final or `stop` is called.
 
-        Raises the first error, after the running commit has ended.
+        Raises the first error, after the running commit has ended. Raises `StoppedWaitingError` if the run is asked to
+        stop while a commit waits for something; the next start makes that commit.
         """
-        store, ports, stopping = self._parts.store, self._parts.ports, self._parts.stopping
+        store, ports = self._parts.store, self._parts.ports
         self._parts.planner.start_after(store.last_commit())
         resolve_bad_rows(store, self.committed)
         self._writer.dead_letters.sweep(self.committed)
         with ports.threads.pool(1, "commit") as committer:
             under_way: Future[None] | None = None
             after = self.committed
-            while not stopping.is_set():
+            while not self._stopped.is_set():
                 manifest = ports.next_sealed(after, POLL_S)
                 if manifest is None:
                     if under_way is not None and under_way.done():

@@ -74,7 +74,7 @@ class Decisions:
                 return decision
             # Waiting for a node that restarts costs less than reading tables again.
             pause_s = pauses.failed(self._threads.now_s())
-            if pause_s is None or self._threads.wait(self._stopping, pause_s):
+            if pause_s is None or self._stopping.pause(pause_s, self._threads):
                 return decision
 
     def missing(self, segments: Sequence[Segment]) -> list[Segment]:

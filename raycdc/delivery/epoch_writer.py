@@ -18,6 +18,7 @@ from typing import Any
 from raycdc.core.activity import EpochPart, Stage
 from raycdc.core.failpoints import reach
 from raycdc.core.retry import Backoff, RetryPolicy
+from raycdc.core.stopping import StopRequest
 from raycdc.delivery.dead_letters import DeadLetters
 from raycdc.delivery.outcomes import EpochStatistics, FollowedChange
 from raycdc.delivery.ports import EpochPorts
@@ -48,7 +49,10 @@ from raycdc.state.store import CheckpointStore, RoutedTarget
 
 @dataclass(frozen=True, slots=True)
 class EpochParts:
-    """The parts of one epoch loop. `stopping` ends all waiting."""
+    """The parts of one epoch loop.
+
+    `stopping` ends all waits. It is set when the run is asked to stop, and by `EpochLoop.stop`.
+    """
 
     store: CheckpointStore
     sink: Sink
@@ -60,13 +64,13 @@ class EpochParts:
     records: CommitRecordWriter
     sink_retry: SinkRetry
     target_retry: TargetRetry
-    stopping: threading.Event
+    stopping: StopRequest
 
     @classmethod
     def of(cls, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> EpochParts:
         """Return the parts for the newest record of `store`, and the open `sink`."""
         record = store.last_commit()
-        stopping = threading.Event()
+        stopping = ports.stopping.part()
         sink_retry = SinkRetry(ports.parking.waiting, stopping, ports.threads)
         entries = record.parked if record else {}
         parked = ParkedTargets(entries, ports.parking.parks, can_replace=sink.can_replace)
@@ -216,7 +220,7 @@ class EpochWriter:
                 break
             except SegmentUnavailableError:
                 pause_s = pauses.failed(self._ports.threads.now_s())
-                if pause_s is None or self._ports.threads.wait(self._stopping, pause_s):
+                if pause_s is None or self._stopping.pause(pause_s, self._ports.threads):
                     raise
             commits = [replace(work, segments=self._planner.located(work.segments)) for work in commits]
         made = {work.target: work for work in commits}

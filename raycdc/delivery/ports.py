@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from raycdc.core.activity import ActivityTracker
+from raycdc.core.stopping import StopRequest
 from raycdc.core.threads import THREADS, Threads
 from raycdc.delivery.outcomes import EpochStatistics
 from raycdc.delivery.rows.bad_row_filter import BadRowFilter
@@ -102,8 +103,9 @@ class EpochPorts:
     in order, on a thread of the loop. `request_resnapshot` stores a request for new snapshots of source tables whose
     rows of an epoch are lost. Its text gives the reason. It raises an error if the source cannot take snapshots.
     `access` returns the present access to segments. `threads` runs the loop's stages and commits, and `tracker` shows
-    what they are doing. `copies` restores segments of lost nodes. `read_by` returns the engine whose readers sealed the
-    epochs of a generation; None for a generation of an earlier run.
+    what they are doing. `stopping` is the request to stop the run, which ends the loop's waits. `copies` restores
+    segments of lost nodes. `read_by` returns the engine whose readers sealed the epochs of a generation; None for a
+    generation of an earlier run.
     """
 
     generation: Callable[[], OwnGeneration]
@@ -115,5 +117,6 @@ class EpochPorts:
     parking: ParkingPolicy = NOTHING
     threads: Threads = THREADS
     tracker: ActivityTracker = field(default_factory=ActivityTracker)
+    stopping: StopRequest = field(default_factory=StopRequest)
     copies: SegmentCopies | None = None
     read_by: Callable[[int], EngineName | None] = lambda _: None

@@ -113,6 +113,7 @@ class DataSide:
             copies=source_side.spec.copies,
             routing=self._open_sink(stack, reporter.warning, start_retry=start_retry, tracker=tracker),
             tracker=tracker,
+            stopping=start_retry.stopping,
             request_resnapshot=partial(request_resnapshot, store, reporter.warning),
             parking=ParkingPolicy(
                 parks_of(config.pipeline),
@@ -176,7 +177,7 @@ class DataSide:
         records = bad_records(self.config, self.store)
         routing = replace(self._routing(records, warn), known=known, log=log)
         lookups, answers = self.config.lookups, answers_of(self.store)
-        joiner = partial(open_joiner, lookups, answers, records, self.access, warn)
+        joiner = partial(open_joiner, lookups, answers, records, self.access, warn, start_retry.stopping)
         return replace(routing, joiner=start_retry(lambda: stack.enter_context(joiner())))
 
     def _routing(self, records: BadRecords, warn: Callable[[str], None]) -> Routing:

@@ -12,6 +12,7 @@ from functools import partial
 
 from raycdc.config import PipelineConfig
 from raycdc.core.retry import Outage, Retrier
+from raycdc.core.stopping import StopRequest
 from raycdc.errors import FencedError, StateError
 from raycdc.observe.events import TookOver
 from raycdc.observe.status.progress import ProgressReporter
@@ -24,10 +25,6 @@ from raycdc.state.location import state_of
 from raycdc.state.store import CheckpointStore
 from raycdc.storage.api import StoreError
 from raycdc.storage.silence import watching_stores
-
-
-class StoppedWaitingError(Exception):
-    """Raised if the run was stopped before it had readers, while it waited for the state, a server or an engine."""
 
 
 class Leadership:
@@ -94,7 +91,7 @@ class Leadership:
 
 
 def acquire(
-    stack: ExitStack, config: PipelineConfig, reporter: ProgressReporter, *, standby: bool, stopping: threading.Event
+    stack: ExitStack, config: PipelineConfig, reporter: ProgressReporter, *, standby: bool, stopping: StopRequest
 ) -> Leadership:
     """Open the state that `config` names, and `take` it.
 
@@ -111,7 +108,7 @@ def take(
     reporter: ProgressReporter,
     *,
     standby: bool,
-    stopping: threading.Event,
+    stopping: StopRequest,
 ) -> Leadership:
     """Take the state of `store` until `stack` closes.
 
@@ -147,7 +144,7 @@ class _Pause:
         self,
         store: CheckpointStore,
         reporter: ProgressReporter,
-        stopping: threading.Event,
+        stopping: StopRequest,
         *,
         at_most_s: float | None = None,
     ) -> None:
@@ -165,14 +162,13 @@ class _Pause:
         if holder != self.reported:
             self.reported = holder
             self._reporter.waiting(holder, self._where, at_most_s=self._at_most_s)
-        if self._stopping.wait(POLL_S):
-            raise StoppedWaitingError
+        self._stopping.pause(POLL_S)
 
 
 class _Standby:
     """Polls a state that another driver has, until the state can be taken."""
 
-    def __init__(self, store: CheckpointStore, stopping: threading.Event) -> None:
+    def __init__(self, store: CheckpointStore, stopping: StopRequest) -> None:
         self._store = store
         self._stopping = stopping
         self._watch = self._begun()
@@ -183,14 +179,9 @@ class _Standby:
         return found, self._store.generations.take_over(found.after) if isinstance(found, Vacancy) else None
 
     def outage(self, cause: Exception) -> Outage | None:
-        """Return the outage if `cause` is an error of the store or disk, which is retried; else None.
-
-        Raises `StoppedWaitingError` if the run is to stop.
-        """
+        """Return the outage if `cause` is an error of the store or disk, which is retried; else None."""
         if not isinstance(cause.__cause__, OSError | StoreError):
             return None
-        if self._stopping.is_set():
-            raise StoppedWaitingError from cause
         # Heartbeats may have come while the store was unreachable, so the count of seconds without one starts again.
         self._watch = self._begun()
         return Outage(f"Waiting for the state: {cause}", "check that the storage answers", StateError)
@@ -205,7 +196,7 @@ def _newest_holder(store: CheckpointStore) -> Holder | None:
 
 
 def _waited(
-    store: CheckpointStore, reporter: ProgressReporter, stopping: threading.Event
+    store: CheckpointStore, reporter: ProgressReporter, stopping: StopRequest
 ) -> tuple[DriverGeneration, Holder | TookOver | None]:
     """Wait until the state is free.
 

@@ -8,13 +8,13 @@ waits.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from raycdc.core.retry import Outage, Retrier
+from raycdc.core.stopping import StopRequest
 from raycdc.delivery.targets.target_retry import sink_outage
-from raycdc.driver.leadership import Leadership, StoppedWaitingError
+from raycdc.driver.leadership import Leadership
 from raycdc.errors import SinkUnavailableError
 from raycdc.runtime.restarts import source_outage
 
@@ -28,10 +28,11 @@ class StartRetry:
     when another driver takes over the state (`leadership`).
     """
 
-    def __init__(self, leadership: Leadership, notify: Callable[[str], None], stopping: threading.Event) -> None:
+    def __init__(self, leadership: Leadership, notify: Callable[[str], None], stopping: StopRequest) -> None:
         self._waits = leadership.store.last_manifest() is not None
         self._leadership = leadership
-        self._stopping = stopping
+        #: The request to stop the run, for waits that begin after the start.
+        self.stopping = stopping
         self._notify = notify
         self._reported: set[str] = set()
         self._retrier = Retrier(notify=notify, stopping=stopping)
@@ -50,6 +51,4 @@ class StartRetry:
         outage = sink_outage(cause) if isinstance(cause, SinkUnavailableError) else source_outage(cause)
         if outage is not None:
             self._leadership.require_held()
-            if self._stopping.is_set():
-                raise StoppedWaitingError from cause
         return outage

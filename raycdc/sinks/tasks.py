@@ -240,7 +240,7 @@ def _parquet_writer(
     try:
         yield writer
     except BaseException:
-        with suppress(Exception):
+        with suppress(OSError, RuntimeError, pa.ArrowException):
             writer.close()
         raise
     writer.close()

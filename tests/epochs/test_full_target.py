@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from raycdc.core.retry import RetryPolicy
+from raycdc.core.retry import POLICY, RetryPolicy
+from raycdc.core.stopping import StoppedWaitingError, StopRequest
 from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy
 from raycdc.errors import SinkError
 from tests.epochs.sink_world import World, new_world
@@ -134,6 +136,23 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_folder(
     monkeypatch.setattr("raycdc.delivery.targets.target_retry.POLICY", RetryPolicy(retry_s=0.1))
     with pytest.raises(SinkError, match=rf"disk \({disk.folder}\) takes no more: .*Make room there"):
         world.restart(parking=ParkingPolicy(waiting=SinkOutagePolicy(str(disk.folder))))
+    disk.make_room()
+    world.restart(parking=ParkingPolicy())
+    check(world, before)
+
+
+def test_a_stop_while_a_full_disk_is_waited_for_ends_the_loop_at_once_and_in_order(
+    tmp_path: Path, disk: SmallDisk
+) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    play(world, disk)
+    before = {name: len(world.rows(world.script.table(name))) for name in ("shop.orders", "shop.items")}
+    stop = StopRequest()
+    parking = ParkingPolicy(waiting=SinkOutagePolicy(str(disk.folder), lambda _text: stop.ask()))
+    began_s = time.monotonic()
+    with pytest.raises(StoppedWaitingError):
+        world.restart(parking=parking, stopping=stop)
+    assert time.monotonic() - began_s < POLICY.retry_s / 10
     disk.make_room()
     world.restart(parking=ParkingPolicy())
     check(world, before)

@@ -43,6 +43,7 @@ CLASSES: dict[str, dict[Whose, int]] = {
     "segments/access.py": {Whose.STATE: 3},
     "segments/flight.py": {Whose.STATE: 2},
     "sinks/delta/maintenance.py": {Whose.START: 1},
+    "sinks/files/folder_target.py": {Whose.SINK: 1},
     "sinks/files/store_target.py": {Whose.SINK: 1},
     "sinks/iceberg/catalog.py": {Whose.START: 2},
     "sinks/iceberg/location.py": {Whose.START: 3},

@@ -14,6 +14,7 @@ from raycdc.config import LookupOptions
 from raycdc.config.checks import CheckResult, readable_on_the_way
 from raycdc.config.mongodb import open_hosts
 from raycdc.config.sections.table_rules import ID
+from raycdc.core.stopping import StopRequest
 from raycdc.delivery.lookup.joiner import Joiner, LookupSegments
 from raycdc.delivery.lookup.queries import Cache, Dimension, LookupQuery
 from raycdc.errors import ConfigError, SourceError
@@ -31,15 +32,17 @@ def open_joiner(
     records: BadRecords,
     access: SegmentAccess,
     warn: Callable[[str], None],
+    stopping: StopRequest,
 ) -> Iterator[Joiner | None]:
     """Create the joiner of a run's segments for the duration of the block; None if there are no lookups.
 
-    Raises `SourceError` if a dimension cannot be queried. The other arguments are those of `Joiner`.
+    Raises `SourceError` if a dimension cannot be queried. `stopping` ends waits for retries. The other arguments are
+    those of `Joiner`.
     """
     if not options:
         yield None
         return
-    lookups = Lookups(options)
+    lookups = Lookups(options, stopping)
     with closing(lookups):
         for text in lookups.require():
             warn(text)
@@ -53,8 +56,9 @@ class Lookups:
     own cache. All of them share the lookup's limit of concurrent requests.
     """
 
-    def __init__(self, options: Sequence[LookupOptions]) -> None:
+    def __init__(self, options: Sequence[LookupOptions], stopping: StopRequest | None = None) -> None:
         self._options = tuple(options)
+        self._stopping = stopping or StopRequest()
         self._pools = [ThreadPoolExecutor(one.requests, thread_name_prefix="raycdc-lookup") for one in self._options]
         self._lock = threading.Lock()
         self._asking: dict[tuple[int, str], LookupQuery] = {}
@@ -95,6 +99,7 @@ class Lookups:
             requests=self._pools[lookup.lookup.number],
             retries=options.retries,
             retry_wait_s=options.retry_wait.total_seconds(),
+            stopping=self._stopping.part(),
             cache=None if ttl is None else Cache(rows_max=options.cache_rows, ttl_s=ttl.total_seconds()),
         )
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.core.retry import SPACING_S, Backoff, RetryPolicy
+from raycdc.core.stopping import StopRequest
 from raycdc.errors import RaycdcError, RowRefusedError
 
 #: The column of a result that has the key.
@@ -159,8 +160,8 @@ class Cache:
 class LookupQuery:
     """The queries of one lookup with keys of one type. Thread-safe.
 
-    `requests` is a pool whose size limits the concurrent requests of all threads together. `cache` is None if results
-    are not cached.
+    `requests` is a pool whose size limits the concurrent requests of all threads together. `stopping` ends waits for
+    retries. `cache` is None if results are not cached.
     """
 
     dimension: Dimension
@@ -169,7 +170,7 @@ class LookupQuery:
     retries: int
     retry_wait_s: float
     cache: Cache | None = None
-    _closed: threading.Event = field(default_factory=threading.Event)
+    stopping: StopRequest = field(default_factory=StopRequest)
 
     def answer(self, keys: pa.Array) -> LookupResult:
         """Return the documents of `keys`, which are distinct and not NULL.
@@ -192,7 +193,7 @@ class LookupQuery:
 
     def close(self) -> None:
         """End waiting for retries, and close connections."""
-        self._closed.set()
+        self.stopping.set()
         self.dimension.close()
 
     def _parts(self, keys: pa.Array) -> Iterator[pa.Array]:
@@ -214,7 +215,7 @@ class LookupQuery:
                 if not error.retryable or attempt == self.retries:
                     raise
                 pause_s = pauses.failed(time.monotonic())
-                if pause_s is None or self._closed.wait(pause_s):
+                if pause_s is None or self.stopping.pause(pause_s):
                     raise
                 continue
             if self.cache is not None:

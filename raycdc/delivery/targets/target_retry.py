@@ -27,11 +27,11 @@ allows that, because the target is emptied before it gets rows again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from raycdc.core.retry import POLICY, Outage, Retrier
+from raycdc.core.stopping import StopRequest
 from raycdc.core.threads import Threads
 from raycdc.delivery.record_keeper import CommitRecordWriter, table_of
 from raycdc.delivery.targets.parked_targets import ParkedTargets, SinkOutagePolicy
@@ -57,7 +57,7 @@ UNAFFECTED_ASKED = 3
 class SinkRetry:
     """Retries calls of a sink; see the module's docstring. `stopping` ends the waiting. Callable from any thread."""
 
-    def __init__(self, waiting: SinkOutagePolicy, stopping: threading.Event, threads: Threads) -> None:
+    def __init__(self, waiting: SinkOutagePolicy, stopping: StopRequest, threads: Threads) -> None:
         self._location = waiting.location
         #: How long and how often the sink is retried.
         self.policy = waiting.policy or POLICY
@@ -110,7 +110,7 @@ class TargetRetry:
         sink_retry: SinkRetry,
         parked: ParkedTargets,
         records: CommitRecordWriter,
-        stopping: threading.Event,
+        stopping: StopRequest,
     ) -> None:
         self._sink = sink
         self._sink_retry = sink_retry

@@ -26,6 +26,7 @@ from typing import Any
 
 from raycdc.core.activity import ActivityTracker, Stage
 from raycdc.core.retry import Retrier
+from raycdc.core.stopping import StopRequest
 from raycdc.errors import FencedError, StateError
 from raycdc.runtime.restarts import source_outage
 from raycdc.source.connector import Source
@@ -60,7 +61,7 @@ class BackgroundCalls:
         self._run, self._fail = run, fail
         # One thread plans, one may handle locked tables, and one is for short calls.
         self._pool = ThreadPoolExecutor(max_workers=3, thread_name_prefix="enumerator")
-        self._closing = threading.Event()
+        self._closing = StopRequest()
         #: The calls that are running.
         self.tracker = ActivityTracker()
         self._retrier = Retrier(notify=self._notify, stopping=self._closing)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from raycdc.config import LookupOptions
+from raycdc.core.stopping import StopRequest
 from raycdc.delivery.lookup import canonical, open_joiner
 from raycdc.delivery.lookup.joiner import LookupSegments
 from raycdc.delivery.lookup.mongodb import MongoDbDimension
@@ -78,7 +79,7 @@ def test_a_run_warns_of_nothing_to_find(mongodb: MongoDb, users: Any, tmp_path: 
     answers = LookupSegments(tmp_path / "looked_up", DriverDocuments(state, Generations(state)))
     for _ in range(2):
         with ExitStack() as stack:
-            stack.enter_context(open_joiner(asked, answers, BadRecords(), HERE, warnings.append))
+            stack.enter_context(open_joiner(asked, answers, BadRecords(), HERE, warnings.append, StopRequest()))
         users.replace_one({"_id": 1}, {}, upsert=True)
     (text,) = warnings
     assert text.startswith(f"lookup[0].collection: {users.full_name} has no document, so nothing is found")

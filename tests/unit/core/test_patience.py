@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
 
 from raycdc.core.retry import POLICY, SPACING_S, Backoff, Outage, Retrier, RetryPolicy
+from raycdc.core.stopping import StopRequest
 from raycdc.errors import SinkError, SinkUnavailableError
 from tests.support.clocks import ManualClock
 
@@ -43,7 +43,7 @@ def test_no_policy_tries_more_often_than_twice_a_second() -> None:
 
 def test_what_is_away_for_a_while_is_waited_for_and_told_once() -> None:
     clock, told = ManualClock(), list[str]()
-    assert Retrier(notify=told.append, threads=clock)(failing(clock, 200.0), away) == "done"
+    assert Retrier(notify=told.append, stopping=StopRequest(), threads=clock)(failing(clock, 200.0), away) == "done"
     assert told == [
         "The sink is waited for: db1 is away. It is tried again for 5 minutes; see that it answers.",
     ]
@@ -52,7 +52,7 @@ def test_what_is_away_for_a_while_is_waited_for_and_told_once() -> None:
 def test_what_stays_away_ends_with_its_place_and_the_advice() -> None:
     clock, told = ManualClock(), list[str]()
     with pytest.raises(SinkError, match=r"for: db1 is away\. See that it answers, and start again; nothing is lost\.$"):
-        Retrier(notify=told.append, threads=clock)(failing(clock, 1e9), away)
+        Retrier(notify=told.append, stopping=StopRequest(), threads=clock)(failing(clock, 1e9), away)
     assert POLICY.retry_s <= clock.s <= POLICY.retry_s + 2 * POLICY.longest_s
     assert len(told) == 1
 
@@ -68,18 +68,18 @@ def test_work_that_was_long_under_way_when_the_server_went_is_tried_again() -> N
             raise SinkUnavailableError("db1 went.")
         return "done"
 
-    assert Retrier(notify=lambda _: None, threads=clock)(act, away) == "done"
+    assert Retrier(notify=lambda _: None, stopping=StopRequest(), threads=clock)(act, away) == "done"
 
 
 def test_an_error_that_waiting_does_not_end_is_raised_as_it_is() -> None:
     clock = ManualClock()
     with pytest.raises(SinkError, match=r"^db1 is away"):
-        Retrier(notify=lambda _: None, threads=clock)(failing(clock, 1e9, SinkError), away)
+        Retrier(notify=lambda _: None, stopping=StopRequest(), threads=clock)(failing(clock, 1e9, SinkError), away)
     assert not clock.pauses
 
 
 def test_a_stop_ends_the_waiting() -> None:
-    clock, stopping = ManualClock(), threading.Event()
+    clock, stopping = ManualClock(), StopRequest()
     with pytest.raises(SinkError, match="start again"):
         Retrier(notify=lambda _: stopping.set(), stopping=stopping, threads=clock)(failing(clock, 1e9), away)
     assert len(clock.pauses) == 1

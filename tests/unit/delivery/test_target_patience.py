@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -10,6 +9,7 @@ from typing import cast
 import pytest
 
 from raycdc.core.retry import RetryPolicy
+from raycdc.core.stopping import StopRequest
 from raycdc.core.threads import THREADS
 from raycdc.delivery.record_keeper import CommitRecordWriter
 from raycdc.delivery.targets.parked_targets import ParkedTargets, SinkOutagePolicy
@@ -62,7 +62,7 @@ class Patient:
     """The patience with the targets of `server`, which is over at once."""
 
     def __init__(self, server: Server, records: Records | None = None) -> None:
-        self.stopping = threading.Event()
+        self.stopping = StopRequest()
         self.tried = 0
         waiting = SinkRetry(SinkOutagePolicy(policy=RetryPolicy(retry_s=0.0)), self.stopping, THREADS)
         parked, keeper = NobodyIsParked(), cast("CommitRecordWriter", records or Records())

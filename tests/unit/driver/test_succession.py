@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from raycdc.driver.leadership import StoppedWaitingError, take
+from raycdc.core.stopping import StoppedWaitingError, StopRequest
+from raycdc.driver.leadership import take
 from raycdc.errors import StateError
 from raycdc.observe.events import RunEvent, StandbyWaiting, Warned, event_to_json
 from raycdc.observe.status.progress import ProgressReporter
@@ -31,12 +31,12 @@ def store(tmp_path: Path) -> CheckpointStore:
 def heard(store: CheckpointStore, *, standby: bool) -> list[RunEvent]:
     """The events of a start that is stopped when it waits for the driver that it found."""
     events: list[RunEvent] = []
-    stopping = threading.Event()
+    stopping = StopRequest()
 
     def hear(event: RunEvent) -> None:
         events.append(event)
         if isinstance(event, StandbyWaiting):
-            stopping.set()
+            stopping.ask()
 
     with ExitStack() as stack, pytest.raises(StoppedWaitingError):
         take(stack, store, ProgressReporter({"test": hear}), standby=standby, stopping=stopping)

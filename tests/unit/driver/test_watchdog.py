@@ -10,6 +10,7 @@ import pytest
 from raycdc.core import activity
 from raycdc.core.activity import ActivityTracker, Stage
 from raycdc.core.retry import Outage, Retrier
+from raycdc.core.stopping import StopRequest
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
 from raycdc.observe.events import RunEvent, StageResumed, StageStalled
@@ -93,7 +94,7 @@ def test_work_that_is_tried_again_stands_until_it_succeeds() -> None:
         return Outage(f"The sink is waited for: {cause}", "see that it answers", SinkError)
 
     with board.doing(Stage.COMMIT, "commits epoch 3"):
-        Retrier(notify=lambda _: None, threads=clock)(act, away)
+        Retrier(notify=lambda _: None, stopping=StopRequest(), threads=clock)(act, away)
         assert board.stalled() == ()
     assert stood[-1] == "The sink is waited for: db1 is away. 25.5"
 

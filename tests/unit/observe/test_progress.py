@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from raycdc.config import load_config
+from raycdc.core.stopping import StoppedWaitingError
 from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.delivery.epoch_writer import EpochWriter
-from raycdc.driver.leadership import StoppedWaitingError
 from raycdc.errors import ConfigError, SinkError
 from raycdc.model import TableId
 from raycdc.model.engines import EngineName

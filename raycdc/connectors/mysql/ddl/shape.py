@@ -7,7 +7,7 @@ or the server's description (`log_server`).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from raycdc.connectors.mysql.ddl.conversions import equals_as_before, keeps_values, may_lose, recomputed
@@ -115,6 +115,24 @@ def type_change(table: MySqlTable, before: MySqlColumn, after: MySqlColumn) -> l
 def same_name(one: str, other: str) -> bool:
     """Return True if two column names are equal without regard to case."""
     return mysql_fold(one) == mysql_fold(other)
+
+
+def reassigned_names(events: Iterable[SchemaChangeEvent]) -> frozenset[str]:
+    """Return the names, as `mysql_fold` returns them, that `events` take from a column or give to another one.
+
+    A column of such a name after the events is not the column of that name before them, even if its type is equal:
+    after ``DROP COLUMN a, ADD COLUMN a INT``, or after two columns exchange their names.
+    """
+    names: set[str] = set()
+    for event in events:
+        match event:
+            case DropColumnEvent(_, name):
+                names.add(mysql_fold(name))
+            case RenameColumnEvent(_, name, new_name) if not same_name(name, new_name):
+                names |= {mysql_fold(name), mysql_fold(new_name)}
+            case _:
+                pass
+    return frozenset(names)
 
 
 def _matched(before: MySqlTable, after: MySqlTable, lineage: ColumnLineage) -> list[Slot]:

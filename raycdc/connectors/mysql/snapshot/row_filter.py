@@ -13,7 +13,7 @@ A condition that is NULL excludes the row, as in SQL. Invalid dates count as NUL
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
@@ -219,11 +219,14 @@ def uncapturable(table: MySqlTable, capture: Capture) -> str:
     return ""
 
 
-def changed_meaning(before: MySqlTable, after: MySqlTable, capture: Capture) -> str | None:
+def changed_meaning(
+    before: MySqlTable, after: MySqlTable, capture: Capture, reassigned: Collection[str] = ()
+) -> str | None:
     """Return a column of the filter that compares in another way in `after`; None if all compare as in `before`.
 
-    The filter must fit both tables. If a column compares in a new way, the filter would judge the row before an update,
-    and rows that were left out before, by the new comparison. Values compare alike if they keep their kind of
+    The filter must fit both tables. A name in `reassigned` (as `mysql_fold` returns it) is another column in `after`,
+    whose values are not those of `before`. If a column compares in a new way, the filter would judge the row before an
+    update, and rows that were left out before, by the new comparison. Values compare alike if they keep their kind of
     comparison, character set and collation. Floats of a different type do not, because the same literal is then a
     different number.
     """
@@ -232,7 +235,10 @@ def changed_meaning(before: MySqlTable, after: MySqlTable, capture: Capture) -> 
     named = zip(
         columns_of(parse_filter(before, capture.filter)), columns_of(parse_filter(after, capture.filter)), strict=True
     )
-    return next((new.name for old, new in named if not _compares_as_before(old, new)), None)
+    return next(
+        (new.name for old, new in named if mysql_fold(new.name) in reassigned or not _compares_as_before(old, new)),
+        None,
+    )
 
 
 def columns_of(condition: Condition) -> list[MySqlColumn]:

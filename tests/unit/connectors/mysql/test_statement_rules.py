@@ -96,6 +96,7 @@ MASKED = Setting(rules=TargetRules(masks=Masks([Mask("shop.orders.b", "drop")]))
 #: The rows and columns of orders that are captured.
 BY_FILTER = Setting(captured={ORDERS: Capture("b = 'x' AND a IN (1, 2)")})
 BY_LIST = Setting(captured={ORDERS: Capture(columns=("id", "a"))})
+BY_CHUNKS = Setting(snapshots={ORDERS: "a"})
 COMPUTED = Setting(rules=TargetRules(Transforms([Transform(table="shop.orders", filter="cast(a as string) <> b")])))
 
 #: By the rule and what it says of the last statement: the statements, and their surroundings.
@@ -273,6 +274,7 @@ FIRST: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
 )
 
 
+CUT_AGAIN = "changes_the_chunk_key: Resnapshot"
 PARKS, AGAIN, FOLLOWS = "changes_what_is_captured: Park", "changes_what_is_captured: Resnapshot", "is_followed: Follow"
 #: The expected verdict about statements that change a column of orders, and the setting that names the column.
 NAMED: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
@@ -283,6 +285,14 @@ NAMED: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
     (AGAIN, BY_FILTER, ("ALTER TABLE orders MODIFY b VARCHAR(40) COLLATE utf8mb4_bin",)),
     (AGAIN, BY_FILTER, ("ALTER TABLE orders MODIFY b VARCHAR(40) CHARACTER SET utf8mb3",)),
     (FOLLOWS, BY_FILTER, ("ALTER TABLE orders MODIFY b VARCHAR(400)",)),
+    # Another column of the same name and type: its values are not those by which rows were chosen.
+    (AGAIN, BY_FILTER, ("ALTER TABLE orders DROP COLUMN b, ADD COLUMN b VARCHAR(40)",)),
+    (AGAIN, BY_FILTER, ("ALTER TABLE orders ADD c INT", "ALTER TABLE orders CHANGE a c INT, RENAME COLUMN c TO a")),
+    (AGAIN, BY_FILTER, ("ALTER TABLE orders ADD c INT", "ALTER TABLE orders DROP COLUMN A, CHANGE c a INT")),
+    (FOLLOWS, BY_FILTER, ("ALTER TABLE orders CHANGE b B VARCHAR(40)",)),
+    (CUT_AGAIN, BY_CHUNKS, ("ALTER TABLE orders DROP COLUMN a, ADD COLUMN a INT",)),
+    (CUT_AGAIN, BY_CHUNKS, ("ALTER TABLE orders ADD c INT", "ALTER TABLE orders RENAME COLUMN a TO c, CHANGE c a INT")),
+    (FOLLOWS, BY_CHUNKS, ("ALTER TABLE orders DROP COLUMN b, ADD COLUMN b INT",)),
     (FOLLOWS, BY_FILTER, ("ALTER TABLE orders MODIFY a BIGINT",)),
     (FOLLOWS, BY_FILTER, ("ALTER TABLE orders ADD c INT",)),
     (PARKS, BY_LIST, ("ALTER TABLE orders DROP COLUMN a",)),

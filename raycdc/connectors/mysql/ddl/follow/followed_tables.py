@@ -34,7 +34,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -46,6 +46,7 @@ from raycdc.connectors.mysql.snapshot.keys import order_of
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
+from raycdc.model.column_names import mysql_fold
 from raycdc.source.snapshot.key_intervals import ChunkKey, key_names
 from raycdc.source.snapshot.log.log_rows import LogRows
 from raycdc.source.snapshot.log.log_unit import ParkTableUpdate, SchemaUpdate
@@ -339,9 +340,19 @@ class SnapshotChunkKeys:
         """Return True if the table is known to be in its snapshot."""
         return table in self._keys and self._over.get(table, 0) < self._begun[table]
 
-    def changed(self, before: MySqlTable, after: MySqlTable) -> str | None:
-        """Return the chunk-key column that the statement changes, if its table is in a snapshot; otherwise None."""
+    def changed(self, before: MySqlTable, after: MySqlTable, reassigned: Collection[str] = ()) -> str | None:
+        """Return the chunk-key column that the statement changes, if its table is in a snapshot; otherwise None.
+
+        A name in `reassigned` (as `mysql_fold` returns it) is another column in `after`.
+        """
         key = self._keys.get(before.id)
         if key is None or not self.under_way(before.id):
             return None
-        return next((name for name in key_names(key) if order_of(before, name) != order_of(after, name)), None)
+        return next(
+            (
+                name
+                for name in key_names(key)
+                if mysql_fold(name) in reassigned or order_of(before, name) != order_of(after, name)
+            ),
+            None,
+        )

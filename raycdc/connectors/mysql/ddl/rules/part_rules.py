@@ -35,7 +35,7 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
 from raycdc.connectors.mysql.ddl.rules import facts as reasons
 from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict
 from raycdc.connectors.mysql.ddl.rules.statement_rules import asked_of_server
-from raycdc.connectors.mysql.ddl.shape import reshape
+from raycdc.connectors.mysql.ddl.shape import reassigned_names, reshape
 from raycdc.connectors.mysql.snapshot.row_filter import ANOTHER_CAPTURE, changed_meaning, uncapturable
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
@@ -366,7 +366,10 @@ def has_a_reserved_column(judged: StatementEffect, facts: HistoryFacts) -> MySql
 def changes_the_chunk_key(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
     """Resnapshot a table whose chunk column changes during its snapshot."""
     before, after = judged.before, judged.effect.after
-    if before is None or after is None or (column := facts.snapshots.changed(before, after)) is None:
+    if before is None or after is None:
+        return None
+    column = facts.snapshots.changed(before, after, reassigned_names(judged.effect.events))
+    if column is None:
         return None
     why = f"it changes column {column!r}, which the table is cut by, while its snapshot is under way"
     return judged.statement.refused(facts, why, again=True)
@@ -391,7 +394,7 @@ def changes_what_is_captured(judged: StatementEffect, facts: HistoryFacts) -> My
     if found := sorted(renamed & set(capture.columns or ())):
         why = f"source.columns lists {found[0]!r} of {table.id}, and this is another column from here on."
         return judged.statement.refused(facts, f"{why} {ANOTHER_CAPTURE.format(table=table.id)}")
-    if (changed := changed_meaning(before, after, capture)) is None:
+    if (changed := changed_meaning(before, after, capture, reassigned_names(judged.effect.events))) is None:
         return None
     why = f"source.snapshot.filter of {table.id} compares {changed!r}, and would mean something else from here on"
     return judged.statement.refused(facts, why, again=True)

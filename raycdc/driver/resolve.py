@@ -64,6 +64,7 @@ from raycdc.state.configured import (
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 from raycdc.transform import PlainResolver, TransformedTables, TransformResolver, TransformUse
+from raycdc.transform.expression_settings import expression_settings
 from raycdc.transform.masks import Masking
 from raycdc.transform.naming import Names, Naming
 from raycdc.transform.target_rules import TargetRules
@@ -296,7 +297,7 @@ class ResolvedRun:
             config.sink.no_layout,
             config.pipeline.on_existing == "merge",
             config.source.why_key_only,
-            config.spark.conf.get("spark.sql.session.timeZone", ""),
+            expression_settings(config.spark.conf),
         )
         return TransformedTables(
             rules.transforms, resolver or PlainResolver(), use, rules.masks, rules.naming, on_names

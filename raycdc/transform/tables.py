@@ -163,7 +163,8 @@ class TransformUse:
     `leaves_out` is True if rows on which an expression fails are left out. `no_layout` returns the reason why a target
     with the given columns cannot have the requested layout; empty if it can. `adopts` is True if targets may have rows
     of other writers. `why_key_only` is the reason why a change may have only the key of the row before it; empty if
-    every change has the whole row. `time_zone` is the time zone of the sessions that compute expressions; empty: UTC.
+    every change has the whole row. `settings` are the settings of the sessions that compute expressions
+    (`raycdc.transform.expression_settings`); empty: the defaults.
     """
 
     upsert: bool = False
@@ -173,7 +174,7 @@ class TransformUse:
     no_layout: Callable[[TableLayout, TableSchema], str] = lambda _, __: ""
     adopts: bool = False
     why_key_only: str = ""
-    time_zone: str = ""
+    settings: str = ""
 
 
 @dataclass(slots=True)
@@ -199,8 +200,8 @@ class TransformedTables:
         """Return a text that changes if the table's rows would change; empty without a transform and masks."""
         transform = self.transforms.of(table)
         parts = ["" if transform is None else transform.identity().removeprefix(UNCHANGED), self.masks.identity(table)]
-        if transform is not None and not is_plain(transform) and self.use.time_zone not in ("", "UTC"):
-            parts[0] += f"@{self.use.time_zone}"
+        if transform is not None and not is_plain(transform) and self.use.settings:
+            parts[0] += f"@{self.use.settings}"
         return "+".join(parts) if parts[1] else parts[0]
 
     def read(

@@ -232,8 +232,9 @@ class CommitPlanner:
             # A transform that does not change rows counts as none.
             if identity(TableId.parse(source)) != was.removeprefix(UNCHANGED) and source not in parked:
                 raise StateError(
-                    f"The transform or mask of {source} differs from when its rows were written (or the time zone of "
-                    "expressions, spark.sql.session.timeZone). Take it back, or "
+                    f"The transform or mask of {source} differs from when its rows were written, or a setting of "
+                    "spark.conf by which expressions may give other results, such as spark.sql.session.timeZone. Take "
+                    "it back, or "
                     "begin with another pipeline.state and a new snapshot. A table that is paused may be read anew "
                     f"instead: raycdc tables resnapshot CONFIG {source}."
                 )

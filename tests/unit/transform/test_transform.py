@@ -27,6 +27,7 @@ from raycdc.model.rules.transform import (
 from raycdc.model.view import RowView
 from raycdc.segments.reading import stored_names, viewed
 from raycdc.transform import PlainResolver, ResolvedTransform, TransformedTables, TransformUse
+from raycdc.transform.expression_settings import expression_settings
 from raycdc.transform.resolved import Uses
 from raycdc.transform.tables import transformed_changes
 from raycdc.transform.target_rules import TargetRules
@@ -330,14 +331,40 @@ def test_a_type_that_changed_under_an_expression_is_refused_if_the_source_did_no
             assert transformed_changes(use, None, [change]) == [change]
 
 
-def test_expressions_that_are_computed_in_another_time_zone_are_another_transform() -> None:
+ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
+
+
+@pytest.mark.parametrize(
+    ("conf", "other"),
+    [
+        ({}, False),
+        ({ZONE: "UTC", ANSI: "True"}, False),
+        ({"spark.driver.memory": "9g", "spark.sql.shuffle.partitions": "9", "spark.sql.catalog.lake.uri": "x"}, False),
+        ({"spark.sql.execution.arrow.maxRecordsPerBatch": "7"}, False),
+        ({ZONE: "Europe/Berlin"}, True),
+        ({ANSI: "false"}, True),
+        ({"spark.sql.decimalOperations.allowPrecisionLoss": "false"}, True),
+        ({"spark.sql.legacy.sizeOfNull": "true"}, True),
+        ({"spark.sql.aSettingOfALaterVersion": "1"}, True),
+    ],
+)
+def test_expressions_that_are_computed_with_other_settings_are_another_transform(
+    conf: dict[str, str], other: bool
+) -> None:
+    table = TableId("shop", "orders")
     computed, plain = (
         Transforms([Transform(table="shop.orders", projection=projection)]) for projection in ("id, f(at) AS x", "id")
     )
-    table = TableId("shop", "orders")
 
-    def identity(transforms: Transforms, zone: str) -> str:
-        return TransformedTables(transforms, use=TransformUse(time_zone=zone)).identity(table)
+    def identity(transforms: Transforms, conf: dict[str, str]) -> str:
+        use = TransformUse(settings=expression_settings(conf))
+        return TransformedTables(transforms, use=use).identity(table)
 
-    assert identity(computed, "") == identity(computed, "UTC") != identity(computed, "Europe/Berlin")
-    assert identity(plain, "") == identity(plain, "Europe/Berlin")
+    assert (identity(computed, conf) != identity(computed, {})) is other
+    assert identity(plain, conf) == identity(plain, {})
+
+
+def test_a_state_knows_the_time_zone_of_its_expressions_in_the_same_form_as_before() -> None:
+    assert expression_settings({ZONE: "Europe/Berlin"}) == "Europe/Berlin"
+    assert expression_settings({ZONE: "Europe/Berlin", ANSI: "FALSE"}) == f"Europe/Berlin;{ANSI}=false"
+    assert expression_settings({"spark.sql.b": "2", ANSI: "false"}) == f";{ANSI}=false;spark.sql.b=2"

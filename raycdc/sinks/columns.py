@@ -110,6 +110,15 @@ class ColumnAbilities(Generic[ColumnT]):
             "the new type was written. Take a new snapshot of the table, which empties the target."
         )
 
+    def retyped_error(self, target: TableId, have: ColumnT, want: ColumnT) -> TargetModifiedError:
+        """Return the error for a column whose type another writer of the target changed."""
+        return TargetModifiedError(
+            f"{target}: column {have.name} is {self.type_in_target(have)} in the {self.place} and "
+            f"{self.type_at_source(want)} at the source, which did not change it: another writer changed the "
+            f"{self.place}. Nothing more was written. Give the column its type back, and take a new snapshot of the "
+            "table."
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn(Generic[ColumnT]):
@@ -297,7 +306,23 @@ class _Changes(Generic[ColumnT]):
                     "change says that it was added. Take a new snapshot of the table."
                 )
             if not self.store.holds(have.type, want.type):
-                raise self.store.type_error(target, have, want)
+                told = any(_retypes(event, column.name) for event in self.work.changes)
+                raise (self.store.type_error if told else self.store.retyped_error)(target, have, want)
+
+
+def _retypes(event: SchemaChangeEvent, name: str) -> bool:
+    """Return True if the column `name` may have another type after the source's change `event`."""
+    match event:
+        case CreateTableEvent():
+            return True
+        case AlterColumnTypeEvent():
+            return event.name == name
+        case RenameColumnEvent():
+            return event.new_name == name
+        case AddColumnEvent():
+            return event.column.name == name
+        case _:
+            return False
 
 
 def _renamed(planned: TargetColumn[ColumnT], name: str) -> TargetColumn[ColumnT]:

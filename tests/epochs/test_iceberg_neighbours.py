@@ -15,9 +15,10 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
-from pyiceberg.types import StringType
+from pyiceberg.types import LongType, StringType
 
-from raycdc.errors import FencedError, SinkError, TargetModifiedError
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
+from raycdc.errors import FencedError, ParkReason, SinkError, TargetModifiedError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.model.evolution import AddColumnEvent
 from raycdc.plugins import PluginGroup, load_plugin
@@ -393,3 +394,31 @@ def test_manifests_do_not_pile_up(world: World) -> None:
     snapshot = table.current_snapshot()
     assert snapshot is not None
     assert len(snapshot.manifests(table.io)) <= 12
+
+
+@pytest.mark.parametrize("source_changes", [False, True])
+@pytest.mark.parametrize("kind", ["iceberg-upsert", "iceberg-changelog"])
+def test_a_column_that_another_widened_is_told_as_that_writers_change(
+    kind: str, source_changes: bool, tmp_path: Path
+) -> None:
+    world = new_world(kind, tmp_path)
+    orders = world.script.table("shop.orders")
+    orders.read([{"id": n, "name": "read", "qty": n} for n in range(3)])
+    world.script.seal()
+    world.restart()
+    with table_of(world).update_schema() as update:
+        update.update_column("qty", LongType())
+    if source_changes:
+        # Of another column: the plan of the table's columns finds the difference then, and else the stage tasks.
+        note = Column("note", LogicalType(TypeKind.STRING))
+        orders.schema = replace(orders.schema, columns=(*orders.schema.columns, note))
+        orders.changes += (AddColumnEvent(orders.id, note),)
+    orders.insert({"id": 9, "name": "log", "qty": 9} | ({"note": "n"} if source_changes else {}))
+    world.script.seal(final=True)
+    world.restart(parking=ParkingPolicy())
+    record = world.store.last_commit()
+    assert record is not None
+    parked = record.parked["shop.orders"]
+    assert parked.reason is ParkReason.MODIFIED
+    assert "another writer changed the Iceberg table" in parked.text
+    assert len(world.rows(orders)) == 3

@@ -492,7 +492,7 @@ def columns_of(work: TableCommit, table: IcebergTarget, context: SinkContext) ->
         )
     for want in wanted:
         if there[want.name].arrow != want.type:
-            raise ICEBERG.type_error(work.target, pa.field(want.name, there[want.name].arrow), want)
+            raise ICEBERG.retyped_error(work.target, pa.field(want.name, there[want.name].arrow), want)
     return [there[name] for name in wanted.names]
 
 

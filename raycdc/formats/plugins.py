@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from raycdc.errors import ConfigError
 from raycdc.formats.api import Format
+from raycdc.formats.json.canal_json import CanalOptions
 from raycdc.formats.json.debezium_json import DebeziumOptions
 from raycdc.formats.options import FormatOptions
 from raycdc.plugins import Plugin, PluginGroup, load_plugin
@@ -22,7 +23,7 @@ MAXWELL_JSON = Plugin(
     "raycdc.formats.json.maxwell_json:MaxwellJson",
 )
 CANAL_JSON = Plugin(
-    "canal-json", "Canal's flat messages, several rows each", FormatOptions, "raycdc.formats.json.canal_json:CanalJson"
+    "canal-json", "Canal's flat messages, several rows each", CanalOptions, "raycdc.formats.json.canal_json:CanalJson"
 )
 DEBEZIUM_JSON = Plugin(
     "debezium-json",

@@ -49,13 +49,15 @@ _SIMPLE: dict[TypeKind, int] = {
 class WireColumn:
     """A column in a format's representation: `wire` is one of `code_loops.WIRE_…`.
 
-    If the column is added to a table, its existing rows get the value `default` (None: null). If `unclear` is not
-    empty, that value is unknown, and the text says why.
+    `labels` are those of an ENUM or SET column whose values may be ordinals (`WIRE_ORDINAL`, `WIRE_NUMBER`). If the
+    column is added to a table, its existing rows get the value `default` (None: null). If `unclear` is not empty, that
+    value is unknown, and the text says why.
     """
 
     name: str
     type: LogicalType
     wire: int = cells.WIRE_PLAIN
+    labels: tuple[str, ...] = ()
     default: str | None = None
     unclear: str = ""
 
@@ -69,10 +71,14 @@ class Arena:
         count = len(self.columns)
         self._col = np.zeros((max(count, 1), 8), np.int64)
         slots = 0
+        table = _LabelTable()
         for c, column in enumerate(self.columns):
             kind, p1, p2, wide = _plan(column.type)
+            if column.wire in (cells.WIRE_ORDINAL, cells.WIRE_NUMBER):
+                p1, p2 = table.add(column.labels), len(column.labels)
             self._col[c] = (kind, p1, p2, column.wire, 0, slots if kind >= cells.K_TEXT else -1, 0, wide)
             slots += kind >= cells.K_TEXT
+        self._labels = table.arrays()
         self._text_count = slots
         self._rooms = np.full(max(slots, 1), _TEXT_BYTES_FIRST, np.int64)
         self._counters = np.zeros(8, np.int64)
@@ -154,6 +160,8 @@ class Arena:
             slot=slots,
             counters=self._counters,
             meta=np.zeros((rows, 5), np.int64),
+            labels=self._labels[0],
+            label=self._labels[1],
         )
 
     def _array(self, column: int, rows: int) -> pa.Array:
@@ -178,13 +186,36 @@ class Arena:
         return pa.Array.from_buffers(type_, rows, [bitmap, _buffer(values)], nulls)
 
 
+class _LabelTable:
+    """The labels of all ENUM and SET columns as `ArenaView` has them."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._rows: list[tuple[int, int]] = []
+
+    def add(self, labels: Sequence[str]) -> int:
+        """Add the labels of a column. Returns the row of its header."""
+        header = len(self._rows)
+        room = sum(len(label.encode()) + 1 for label in labels)
+        self._rows.append((room, any(label.isdigit() and label.isascii() for label in labels)))
+        for label in labels:
+            begin = len(self._bytes)
+            self._bytes += label.encode()
+            self._rows.append((begin, len(self._bytes)))
+        return header
+
+    def arrays(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Return `ArenaView.labels` and `ArenaView.label`."""
+        return np.frombuffer(bytes(self._bytes) or b"\0", np.uint8).copy(), np.array(self._rows or [(0, 0)], np.int64)
+
+
 def _plan(logical: LogicalType) -> tuple[int, int, int, int]:
     """Return (kind, p1, p2, 1 if a value has two words) for a type."""
     match logical.kind:
         case TypeKind.DECIMAL:
             return cells.K_DECIMAL, logical.precision, logical.scale, 1
         case TypeKind.UINT64:
-            return cells.K_DECIMAL, 20, 0, 1
+            return cells.K_DECIMAL, 0, 0, 1
         case TypeKind.BIT:
             return cells.K_BIT, logical.length, 0, int(logical.length > 63)
         case kind if kind in _INTEGERS:

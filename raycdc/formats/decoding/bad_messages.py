@@ -64,6 +64,9 @@ _VALUES = {
     "FULL",
     cells.NOT_LATIN1: "has characters beyond U+00FF, so it is not bytes as Canal spells them",
     cells.NOT_HEX: "is no hexadecimal text",
+    cells.AMBIGUOUS_LABEL: "is the number of one label, and another label itself; set the format's option "
+    'labels = "number" or "label"',
+    cells.NO_LABEL: "is neither the number of a label nor a label",
 }
 
 

@@ -18,6 +18,7 @@ from raycdc.formats.api import ChangeItem, MessageBatch
 from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.decoding.bad_messages import MALFORMED, MessageAt, malformed_schema
 from raycdc.formats.decoding.pieces import TableDecoder
+from raycdc.formats.decoding.sql_types import labels_of
 from raycdc.formats.decoding.tables import TableState
 from raycdc.formats.decoding.tombstones import KeyedTables, table_of_topic
 from raycdc.formats.decoding.work import Chunk
@@ -293,7 +294,8 @@ class NamedTables:
         return decoder
 
     def _declared(self, given: TableSchema) -> list[WireColumn]:
-        return [WireColumn(c.name, c.type, self._dialect.wire(c.type)) for c in given.columns]
+        labels = {c.name: labels_of(c.type) for c in given.columns}
+        return [WireColumn(c.name, c.type, self._dialect.wire(c.type), labels[c.name]) for c in given.columns]
 
     def _decoder(self, state: TableState) -> TableDecoder:
         return TableDecoder(state, self.layout, self._options, positions=self._positions)

@@ -96,7 +96,7 @@ class TableDecoder:
     def rebuild(self) -> None:
         """Make a new arena and a new `RowPlan` for the columns of the state. The present arena must be empty."""
         self._note_had()
-        columns = [WireColumn(c.name, c.type, c.wire) for c in self.state.visible()]
+        columns = [WireColumn(c.name, c.type, c.wire, c.labels) for c in self.state.visible()]
         self._schema = self.state.schema(self._extra)
         self._arena = Arena([*columns, *self._extra])
         self._names = [c.name for c in columns]
@@ -122,13 +122,13 @@ class TableDecoder:
             return
         before = self._schema
         self._note_had()
-        wires, had = [c.wire for c in self.state.columns], self.state.had
+        wires, had = [(c.wire, c.labels) for c in self.state.columns], self.state.had
         described: list[SchemaChangeEvent] = []
         unclear: list[WireColumn] = []
         if not repeats:
             described, unclear = self.state.describe(columns, at=at, whole=bool(self._flags[loops.FLAG_WHOLE]))
         events = self.state.embed(columns, only_wires=self.state.fixed)
-        if wires != [c.wire for c in self.state.columns] or self.state.schema(self._extra) != before:
+        if wires != [(c.wire, c.labels) for c in self.state.columns] or self.state.schema(self._extra) != before:
             self.flush(items)
             self.rebuild()
         elif had != self.state.had:

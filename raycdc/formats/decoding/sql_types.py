@@ -112,6 +112,19 @@ def parse_type(text: str, *, tiny_boolean: bool = False) -> LogicalType:
     raise SchemaError(f"{text!r} is not a column type raycdc knows")
 
 
+_LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+_ESCAPED = re.compile(r"''|\\(.)", re.DOTALL)
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "b": "\b"}
+
+
+def labels_of(logical: LogicalType) -> tuple[str, ...]:
+    """Return the labels of an ENUM or SET column, from the source's name of its type; empty if that has none."""
+    if logical.kind not in (TypeKind.ENUM, TypeKind.SET):
+        return ()
+    texts = (found[1] for found in _LABEL.finditer(logical.native))
+    return tuple(_ESCAPED.sub(lambda e: _ESCAPES.get(e[1], e[1]) if e[1] else "'", text) for text in texts)
+
+
 def parse_columns(text: str, *, key_path: str) -> TableSchema:
     """Return the schema that ``id BIGINT NOT NULL, name STRING, PRIMARY KEY (id)`` describes.
 

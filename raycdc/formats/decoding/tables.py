@@ -44,6 +44,8 @@ class TableColumn(JsonObject):
     inferred: bool = False
     mask: int = 0
     had: bool = field(default=False, metadata=stored("had", left_out=True))
+    #: The labels of an ENUM or SET column whose values may be ordinals.
+    labels: tuple[str, ...] = field(default=(), metadata=stored("labels", left_out=True))
     #: The type in the last description of the table's columns, if it differs from `type`.
     described_as: LogicalType | None = field(default=None, metadata=stored("described_as", left_out=True))
     #: The kind of the column's values, if the column belongs to the key (`row_loops.KIND_…`); 0 if no value was seen.
@@ -143,10 +145,12 @@ class TableState(JsonObject):
             if known is None:
                 if not only_wires:
                     present[wanted.name] = added = TableColumn(wanted.name, wanted.type, wanted.wire, had=True)
+                    added.labels = wanted.labels
                     events.append(self._add(added))
                 continue
             known.had = True
             known.wire = _wire_for(known.type, wanted) if only_wires else wanted.wire
+            known.labels = wanted.labels
             if only_wires or same_type(known.type, wanted.type):
                 known.described_as = None if same_type(known.type, wanted.type) else wanted.type
                 continue
@@ -175,7 +179,8 @@ class TableState(JsonObject):
         for index, column in enumerate(columns):
             known = self._known(column.name)
             if known is None:
-                self.columns.insert(index, TableColumn(column.name, column.type, column.wire, had=had))
+                added = TableColumn(column.name, column.type, column.wire, had=had, labels=column.labels)
+                self.columns.insert(index, added)
                 position = After(self.columns[index - 1].name) if index else First()
                 events.append(AddColumnEvent(self.id, Column(column.name, column.type), position))
                 continue
@@ -186,6 +191,7 @@ class TableState(JsonObject):
             elif not same_type(known.type, column.type):
                 events.append(AlterColumnTypeEvent(self.id, column.name, column.type, was=known.type))
             known.type, known.wire, known.inferred, known.had = column.type, column.wire, False, had
+            known.labels = column.labels
         self.primary_key = tuple(primary_key)
         return events if self.announced else []
 
@@ -320,6 +326,7 @@ def _wider(old: LogicalType, new: LogicalType) -> LogicalType:
 
 
 _MOMENTS = {TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP, TypeKind.TIME}
+_LABELS = {TypeKind.ENUM, TypeKind.SET, TypeKind.STRING}
 _EXACT = {TypeKind.DECIMAL, TypeKind.UINT64}
 
 
@@ -327,7 +334,7 @@ def _wire_for(given: LogicalType, described: WireColumn) -> int:
     """Return the representation of a value described as `described` in a column with another configured type."""
     if described.type.kind is given.kind:
         return described.wire
-    if any(given.kind in family and described.type.kind in family for family in (_MOMENTS, _EXACT)):
+    if any(given.kind in family and described.type.kind in family for family in (_MOMENTS, _EXACT, _LABELS)):
         return described.wire
     if described.type.kind is TypeKind.DECIMAL and given.kind is TypeKind.STRING:
         raise _unfit(given, described)

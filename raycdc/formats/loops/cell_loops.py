@@ -18,6 +18,7 @@ from raycdc.core.loops.compiling import helper, inlined
 from raycdc.core.loops.number_loops import digits_text, negate, tenth
 from raycdc.formats.loops.code_loops import (
     AMBIGUOUS_DECIMAL,
+    AMBIGUOUS_LABEL,
     C_BASE,
     C_HAS_NULL,
     C_KIND,
@@ -42,6 +43,11 @@ from raycdc.formats.loops.code_loops import (
     K_SET,
     K_TEXT,
     K_TIME,
+    LABEL_BEGIN,
+    LABEL_DIGITS,
+    LABEL_ROOM,
+    LABEL_STOP,
+    NO_LABEL,
     NOT_BASE64,
     NOT_HEX,
     NOT_LATIN1,
@@ -56,6 +62,8 @@ from raycdc.formats.loops.code_loops import (
     WIRE_EITHER,
     WIRE_HEX,
     WIRE_LATIN1,
+    WIRE_NUMBER,
+    WIRE_ORDINAL,
     WIRE_TEXT,
     WIRE_VARIABLE,
     WRONG_KIND,
@@ -199,6 +207,83 @@ def _labels(tape: Any, token: Any, out: Any, to: Any) -> Any:
     return OK, to
 
 
+_UINT64_MAX = np.uint64(2**64 - 1)
+
+
+@helper
+def _find_label(a: Any, header: Any, count: Any, data: Any, at: Any, end: Any) -> Any:
+    """Return the number of the label that is the given text, from 1 on; 0 if none is."""
+    for number in range(1, count + 1):
+        begin = a.label[header + number, LABEL_BEGIN]
+        if a.label[header + number, LABEL_STOP] - begin != end - at:
+            continue
+        same = True
+        for i in range(end - at):
+            if a.labels[begin + i] != data[at + i]:
+                same = False
+                break
+        if same:
+            return np.int64(number)
+    return np.int64(0)
+
+
+@helper
+def _put_label(a: Any, row: Any, out: Any, to: Any) -> Any:
+    """Write a label. Returns its end."""
+    for i in range(a.label[row, LABEL_BEGIN], a.label[row, LABEL_STOP]):
+        out[to] = a.labels[i]
+        to += 1
+    return to
+
+
+@helper
+def _ordinal(a: Any, col: Any, data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
+    """Write the labels of an ENUM's number or a SET's bits; a text that is no number is a label itself.
+
+    Returns (error, end). It is an error if a number is also a label, and both readings give different values.
+    """
+    header = a.col[col, C_P1]
+    count = a.col[col, C_P2]
+    digits = at < end and (end - at == 1 or data[at] != 48)
+    in_range = True
+    number = np.uint64(0)
+    for i in range(at, end):
+        digits = digits and 48 <= data[i] <= 57
+        if digits and in_range:
+            digit = np.uint64(data[i] - 48)
+            if number > (_UINT64_MAX - digit) // np.uint64(10):
+                in_range = False
+            number = number * np.uint64(10) + digit
+    first = to
+    if a.col[col, C_KIND] == K_SET:
+        valid = digits and in_range and (count > 63 or number < np.uint64(1) << np.uint64(count))
+        if valid:
+            for bit in range(count):
+                if (number >> np.uint64(bit)) & np.uint64(1):
+                    if to > first:
+                        out[to] = 44
+                        to += 1
+                    to = _put_label(a, header + 1 + bit, out, to)
+    else:
+        valid = digits and in_range and number <= np.uint64(count)
+        if valid and number > np.uint64(0):
+            to = _put_label(a, header + np.int64(number), out, to)
+    if valid and (a.label[header, LABEL_DIGITS] == 0 or a.col[col, C_WIRE] == WIRE_NUMBER):
+        return OK, to
+    is_label = not digits or _find_label(a, header, count, data, at, end) > 0
+    if valid and is_label:
+        same = to - first == end - at
+        for i in range(to - first):
+            same = same and out[first + i] == data[at + i]
+        return (OK if same else AMBIGUOUS_LABEL), to
+    if valid:
+        return OK, to
+    if not is_label:
+        return NO_LABEL, to
+    copy(data, at, out, first, end - at)
+    return OK, first + end - at
+
+
 @helper
 def _variable(tape: Any, token: Any, out: Any, to: Any) -> Any:
     """Write ``{"scale": 2, "value": "AQ=="}`` as decimal text. Returns (error, end)."""
@@ -309,12 +394,22 @@ def put_cell(tape: Any, token: Any, a: Any, col: Any, row: Any) -> Any:
         slot = a.col[col, C_SLOT]
         start = np.int64(a.voff[slot, row])
         need = start + TEXT_SLACK + np.int64(tape.tok[token, END] - tape.tok[token, AT])
+        ordinal = wire == WIRE_ORDINAL or wire == WIRE_NUMBER
+        if ordinal:
+            need += a.label[p1, LABEL_ROOM]
         if need > a.slot[slot, S_ROOM]:
             a.counters[FULL_SLOT] = slot
             a.counters[FULL_NEED] = need
             return FULL
         to = a.slot[slot, S_BASE] + start
-        error, end = _text(tape, token, kind, wire, p1, a.vdata, to)
+        token_kind = tape.tok[token, KIND]
+        if ordinal and (token_kind == STRING or token_kind == INTEGER):
+            at = np.int64(tape.tok[token, AT])
+            error, end = _ordinal(a, col, tape.data, at, np.int64(tape.tok[token, END]), a.vdata, to)
+        elif ordinal and token_kind != ESCAPED and token_kind != ARRAY:
+            return WRONG_KIND
+        else:
+            error, end = _text(tape, token, kind, wire, p1, a.vdata, to)
         a.voff[slot, row + 1] = start + end - to
         return error
     data = tape.data
@@ -330,6 +425,10 @@ def put_cell(tape: Any, token: Any, a: Any, col: Any, row: Any) -> Any:
             return OUT_OF_RANGE if error == OK else error
     elif kind == K_DECIMAL:
         scale = a.col[col, C_P2]
+        # A precision of 0 means an unsigned number of 64 bits.
+        unsigned = p1 == 0
+        if unsigned:
+            p1 = np.int64(20)
         if is_a == STRING and wire == WIRE_EITHER:
             wire = np.int64(decimal_wire(data, at, end, scale))
             if wire == WIRE_EITHER:
@@ -344,6 +443,8 @@ def put_cell(tape: Any, token: Any, a: Any, col: Any, row: Any) -> Any:
             top = np.int64(high)
         else:
             error, value, top = to_decimal(data, is_a, at, end, p1, scale)
+        if unsigned and error == OK and top != 0:
+            error = OUT_OF_RANGE
     elif kind == K_FLOAT64 or kind == K_FLOAT32:
         error, number = to_double(data, is_a, at, end)
         if kind == K_FLOAT64:

@@ -12,6 +12,12 @@ C_KIND, C_P1, C_P2, C_WIRE, C_BASE, C_SLOT, C_HAS_NULL, C_WIDE = range(8)
 #: Columns of `ArenaView.slot`.
 S_BASE, S_ROOM = 0, 1
 
+# Columns of `ArenaView.label`. For a column whose values may be ordinals, `C_P1` is the row of its header, after which
+# a row follows for each label: its begin and end in `ArenaView.labels`. The header has the room that its longest value
+# needs, and 1 if a label consists of digits. `C_P2` is the number of labels.
+LABEL_BEGIN, LABEL_STOP = 0, 1
+LABEL_ROOM, LABEL_DIGITS = 0, 1
+
 # Representations ("wires"). A column has one that its kind supports. `WIRE_PLAIN` is the form of JSON and of MySQL's
 # text.
 WIRE_PLAIN = 0
@@ -21,6 +27,8 @@ WIRE_LATIN1 = 3  # bytes: one character of U+0000 to U+00FF each
 WIRE_HEX = 4
 WIRE_TEXT = 5  # JSON inside a string
 WIRE_VARIABLE = 6  # decimals as text: {"scale": …, "value": base64}
+WIRE_ORDINAL = 7  # the number of an ENUM's label, from 1 on, or the bits of a SET, or a label
+WIRE_NUMBER = 8  # like WIRE_ORDINAL, and a number is never a label
 WIRE_SECONDS, WIRE_MILLIS, WIRE_MICROS, WIRE_NANOS = 10, 13, 16, 19  # temporals as numbers
 WIRE_DAYS = 20
 
@@ -36,6 +44,8 @@ PARTIAL = 52
 NO_KEY, KEY_TYPE = 53, 54
 #: Found before the rows are decoded: the message names a different key than earlier messages, or has too many fields.
 KEY_CHANGED, TOO_MANY_FIELDS = 55, 56
+#: A value of an ENUM or SET column reads as two different values; it is none of the column's labels.
+AMBIGUOUS_LABEL, NO_LABEL = 57, 58
 
 #: Indices into `ArenaView.counters`.
 FULL_SLOT, FULL_NEED, ZERO_DATES, ERROR_COLUMN, ROWS = range(5)

@@ -106,6 +106,8 @@ class ArenaView(NamedTuple):
     slot: npt.NDArray[np.int64]
     counters: npt.NDArray[np.int64]
     meta: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.uint8]
+    label: npt.NDArray[np.int64]
 
 
 #: Columns of `ArenaView.meta`: row kind, running number, time, number of the message, place within it.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -108,6 +109,16 @@ def reasons(rows: int, bad: Iterable[tuple[pa.Array, str]]) -> pa.Array:
         is_first = pc.and_(pc.is_null(texts), pc.fill_null(mask, fill_value=False))
         texts = pc.if_else(is_first, pa.scalar(text), texts)
     return texts
+
+
+def value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the bytes of each value, 0 for null. Values that are neither text nor binary count as 8 bytes."""
+    kind = values.type
+    if any(is_one(kind) for is_one in (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string,
+                                       pa.types.is_large_binary)):  # fmt: skip
+        lengths = pc.fill_null(pc.binary_length(values), 0)
+        return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
+    return np.full(len(values), 8, np.int64)
 
 
 def halved(rows: pa.RecordBatch, refusal: Callable[[pa.RecordBatch], str]) -> pa.Array:

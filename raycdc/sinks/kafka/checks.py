@@ -61,7 +61,7 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     # A table that cannot be a topic is parked, which the check of the tables reports.
     topics = {config.topic_of(table): str(table) for table in tables or [_ANY_TABLE] if not rules.no_table(table)}
     names = sorted(topics)
-    findings += (colliding := _colliding(admin, topics, there)).values()
+    findings += (colliding := _colliding(admin, topics, there, config.ddl_topic)).values()
     for name in names[:_TOPICS_MAX]:
         if name in colliding:
             continue
@@ -75,6 +75,8 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
         else:
             findings.append(_denied(config, name, "read", ("Create", "Write", "Read")))
     ddl_topic = config.ddl_topic
+    if ddl_topic is not None and ddl_topic in colliding:
+        return findings
     if ddl_topic is not None and ddl_topic in there:
         findings.append(_writable(config, admin, ddl_topic, ("Write",)))
     elif ddl_topic is not None:
@@ -82,17 +84,21 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     return findings
 
 
-def _colliding(admin: AdminClient, topics: Mapping[str, str], there: Container[str]) -> dict[str, CheckResult]:
-    """Return the finding about each of `topics` (name → table) whose name collides with another topic's.
+def _colliding(
+    admin: AdminClient, topics: Mapping[str, str], there: Container[str], ddl_topic: str | None
+) -> dict[str, CheckResult]:
+    """Return the finding about each of `topics` (name → table), and the topic of schema changes, whose name collides
+    with another topic's.
 
     Names that differ only in '.' and '_' collide, because their metrics would have the same name (Kafka's
     `Topic.hasCollision`).
     """
     owners: dict[str, str] = {}
-    # An existing topic keeps its name. Among new topics, a run creates the first.
+    names = {*topics, *({ddl_topic} if ddl_topic else ())}
+    # An existing topic keeps its name. Among new topics, a run creates the first, and that of schema changes last.
     found = {
         name: owner
-        for name in sorted(topics, key=lambda name: (name not in there, name))
+        for name in sorted(names, key=lambda name: (name not in there, name not in topics, name))
         if (owner := owners.setdefault(_metric(name), name)) != name and name not in there
     }
     if not found or (refuses := _refuses_collisions(admin)) is False:
@@ -100,10 +106,11 @@ def _colliding(admin: AdminClient, topics: Mapping[str, str], there: Container[s
     return {
         name: CheckResult(
             "sink topic",
-            f"{topics[name]}: topic {name} cannot be beside {owner}, from which it differs only in '.' and '_'.",
-            f"{ROUTE_IT}.",
+            f"{topics.get(name, 'sink.ddl_topic')}: topic {name} cannot be beside {owner}, from which it differs only "
+            "in '.' and '_'.",
+            f"{ROUTE_IT}." if name in topics else "Give it another name.",
             required=bool(refuses),
-            parks=True,
+            parks=name in topics,
         )
         for name, owner in found.items()
     }

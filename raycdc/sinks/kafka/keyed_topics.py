@@ -33,17 +33,22 @@ def compacted_topics(admin: Admin, topics: Iterable[str]) -> set[str]:
 
     Raises `KafkaException` if the cluster does not answer.
     """
-    asked = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics}
-    found = set()
-    for name, future in admin.describe_configs([*asked.values()]).items() if asked else ():
+    return {name for name, policy in topic_settings(admin, topics, "cleanup.policy").items() if "compact" in policy}
+
+
+def topic_settings(admin: Admin, topics: Iterable[str], setting: str) -> dict[str, str]:
+    """Return the value of `setting` for each of `topics`, as far as the account may see it.
+
+    Raises `KafkaException` if the cluster does not answer.
+    """
+    asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+    found = {}
+    for topic, future in admin.describe_configs(asked).items() if asked else ():
         try:
-            policy = answer_of(future, TIMEOUT_S, admin)["cleanup.policy"].value
+            found[topic.name] = answer_of(future, TIMEOUT_S, admin)[setting].value or ""
         except KafkaException as cause:
             if cause.args[0].retriable():
                 raise
-            continue
-        if "compact" in (policy or ""):
-            found.add(name.name)
     return found
 
 

@@ -27,11 +27,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic, TopicPartition
@@ -40,8 +41,9 @@ from raycdc.clients.kafka import admin_client, answer_of, list_topics
 from raycdc.config.checks import CheckResult
 from raycdc.core.failpoints import reach
 from raycdc.core.secrets import read_again
-from raycdc.errors import SinkError, SinkUnavailableError, TargetExistsError
+from raycdc.errors import SinkError, SinkUnavailableError, TargetExistsError, ValueRefusedError
 from raycdc.model import TableId
+from raycdc.model.evolution import TruncateTableEvent
 from raycdc.model.rules.names import topic_name
 from raycdc.segments.tasks import ResultT, StageTask
 from raycdc.segments.writing import partitions_for
@@ -58,9 +60,11 @@ from raycdc.sinks.api import (
 )
 from raycdc.sinks.changes import check_changes, creates
 from raycdc.sinks.kafka.checks import check_sink
-from raycdc.sinks.kafka.keyed_topics import KeyedTopics, compacted_topics
+from raycdc.sinks.kafka.keyed_topics import KeyedTopics, compacted_topics, topic_settings
+from raycdc.sinks.kafka.message_limits import MessageLimits
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import (
+    EMPTYING,
     Bar,
     EpochMessages,
     FormatSection,
@@ -69,11 +73,20 @@ from raycdc.sinks.kafka.tasks import (
     WriteEpoch,
     WritePart,
     held,
+    no_truncation,
     open_format,
     renew,
     seen,
 )
-from raycdc.sinks.kafka.transactions import TIMEOUT_S, KafkaTarget, identity_of, is_unreachable, topic_error
+from raycdc.sinks.kafka.transactions import (
+    MESSAGE_BYTES_FROM,
+    MESSAGE_BYTES_TO,
+    TIMEOUT_S,
+    KafkaTarget,
+    identity_of,
+    is_unreachable,
+    topic_error,
+)
 from raycdc.sinks.steps import TargetVectors
 from raycdc.sinks.task_inputs import by_partition
 
@@ -180,6 +193,16 @@ class Topics:
         except KafkaException as cause:
             raise topic_error(KafkaTarget(self._properties, topic, ""), cause.args[0]) from cause
 
+    def message_bytes(self, topic: str) -> int:
+        """Return how many bytes a message of the topic may have with its key; 0 if the account may not see that, or if
+        there is no topic.
+        """
+        try:
+            found = topic_settings(self._admin, [topic], "max.message.bytes").get(topic, "")
+        except KafkaException as cause:
+            raise topic_error(KafkaTarget(self._properties, topic, ""), cause.args[0]) from cause
+        return min(max(int(found), MESSAGE_BYTES_FROM), MESSAGE_BYTES_TO) if found.isdecimal() else 0
+
     def id_of(self, topic: str) -> str:
         """Return an identity of the topic, which a later topic with the same name does not have. Empty if the cluster
         has no such identities.
@@ -258,6 +281,7 @@ class KafkaSink(Sink):
         open_format(self._format)
         self._topics = Topics(self._config, self._properties)
         self._topics.require()
+        self._limits = MessageLimits(self._properties, self._format, self._topics.message_bytes)
         self._by_key = KeyedTopics(self._config, self._topics.compacted)
 
     def require_free(self, target: TableId) -> None:
@@ -287,11 +311,14 @@ class KafkaSink(Sink):
             check_changes(work, self._context.rules)
             self._by_key.require(work)
             topic = self._config.topic_of(work.target)
+            self._limits.forget(topic)
             if topic not in self._topics:
                 self._topics.create(topic, self._config.partitions)
                 known = False
             else:
                 known = self._is_ours(topic, work.target)
+            if text := kept_rows(work, self._config, self._topics, self._context.left_out):
+                self._context.warn(text)
             ddl_topic = self._config.ddl_topic
             if ddl_topic is None:
                 if not known:
@@ -302,7 +329,9 @@ class KafkaSink(Sink):
                 return
             if ddl_topic not in self._topics:
                 self._topics.create(ddl_topic, 1, is_tables=False)
-            wanted = [event for event in work.changes if event.type not in self._context.left_out]
+            # The message of a truncation's row is in its place among the rows, and is not repeated in the same topic.
+            repeated = {TruncateTableEvent.type} if ddl_topic == topic else set()
+            wanted = [event for event in work.changes if event.type not in {*self._context.left_out, *repeated}]
             reported = self._no_changes(work, _goal(work, STEP_SCHEMA))
             self._run(replace(reported, ddl_topic=ddl_topic, changes=tuple(wanted), ts_ms=time.time_ns() // 1_000_000))
 
@@ -314,21 +343,29 @@ class KafkaSink(Sink):
         with self._using(work.target, writes=True):
             inputs = [entry for group in by_partition(work.segments) for entry in group]
             reach("before_commit")
-            messages = EpochMessages(self._context.table_input(work, inputs), self._format, self._context.left_out)
+            table_input, begins = self._context.table_input(work, inputs), creates(work)
+            messages = EpochMessages(table_input, self._format, self._context.left_out, begins=begins)
             target, goal = self._target(work.target, work), _goal(work, STEP_LAST)
             self._reached.tries(work.target, None, goal)
-            parts = self._parts_worth(work)
-            if parts == 1:
-                parts = self._run(WriteEpoch(target, goal, work.target, messages)).parts
-            else:
-                parts = self._run(PlanParts(target, _goal(work, STEP_SCHEMA), work.target, parts))
-            if parts > 1:
-                self._context.run_tasks(
-                    [WritePart(target, goal, work.target, messages, number, parts) for number in range(parts)]
-                )
-                reach("after_parts")
-                self._run(self._no_changes(work, goal))
+            try:
+                parts = parts_worth(work, self._config, self._topics)
+                if parts == 1:
+                    parts = self._run(WriteEpoch(target, goal, work.target, messages)).parts
+                else:
+                    parts = self._run(PlanParts(target, _goal(work, STEP_SCHEMA), work.target, parts))
+                if parts > 1:
+                    self._context.run_tasks(
+                        [WritePart(target, goal, work.target, messages, number, parts) for number in range(parts)]
+                    )
+                    reach("after_parts")
+                    self._run(self._no_changes(work, goal))
+            except ValueRefusedError:
+                self._limits.forget(target.topic)
+                raise
         self._reached.note(work.target, goal)
+
+    def unrepresentable(self, work: TableCommit, rows: pa.RecordBatch) -> pa.Array:
+        return self._limits.unrepresentable(work, self._config.topic_of(work.target), rows)
 
     def tombstone(self, work: TableCommit) -> None:
         topic = self._config.topic_of(work.target)
@@ -360,15 +397,6 @@ class KafkaSink(Sink):
         assert self._keeper is not None
         return self._keeper.using(table, self._target(table), writes=writes)
 
-    def _parts_worth(self, work: TableCommit) -> int:
-        """Return the number of parts in which the epoch should be written. It is only a proposal: if parts were planned
-        already, that plan is kept.
-        """
-        wanted = partitions_for(work.input_bytes, worth_bytes=self._config.task_bytes, most=PARTS_MAX)
-        if wanted == 1 or not work.schema.primary_key:
-            return 1
-        return wanted if len(self._topics.partitions(self._config.topic_of(work.target))) > 1 else 1
-
     def _no_changes(self, work: TableCommit, goal: CommitVector) -> WriteChanges:
         target = replace(self._target(work.target, work), begins=creates(work))
         return WriteChanges(target, goal, work.target, work.schema, self._format, target.topic)
@@ -384,7 +412,7 @@ class KafkaSink(Sink):
         read_again(self._properties.values())
         target = KafkaTarget(self._properties, topic, identity, self._topics.id_of(topic), self._reached.of(table))
         digests = () if work is None else self._reached.digests(table, _goal(work, STEP_LAST))
-        return replace(target, digests=digests)
+        return replace(target, digests=digests, message_bytes=0 if work is None else self._limits.of(topic))
 
     def _is_ours(self, topic: str, target: TableId) -> bool:
         """Return True if the topic was claimed for this pipeline, or need not be claimed.
@@ -400,6 +428,31 @@ class KafkaSink(Sink):
                 '"merge" to write behind them, delete the topic, or choose another sink.topic.'
             )
         return False
+
+
+def parts_worth(work: TableCommit, config: KafkaSinkConfig, topics: Topics) -> int:
+    """Return the number of parts in which the epoch should be written. It is only a proposal: if parts were planned
+    already, that plan is kept.
+    """
+    wanted = partitions_for(work.input_bytes, worth_bytes=config.task_bytes, most=PARTS_MAX)
+    if wanted == 1 or not work.schema.primary_key:
+        return 1
+    return wanted if len(topics.partitions(config.topic_of(work.target))) > 1 else 1
+
+
+def kept_rows(work: TableCommit, config: KafkaSinkConfig, topics: Topics, left_out: Collection[str]) -> str:
+    """Return a warning if a table is read again and no message can say that its earlier rows are gone; else empty."""
+    emptied = any(isinstance(event, TruncateTableEvent) for event in work.changes)
+    if not (creates(work) and emptied) or set(left_out) >= EMPTYING:
+        return ""
+    topic = config.topic_of(work.target)
+    encoder = open_format(config.message_format).encoder(work.target, work.schema)
+    if why := no_truncation(encoder, work.target, len(topics.partitions(topic))):
+        return (
+            f"{work.target} is read again into topic {topic}, and {why}: rows that were deleted meanwhile get no "
+            "message. Readers that keep the rows by their keys must forget those from before."
+        )
+    return ""
 
 
 def _goal(work: TableCommit, step: int) -> CommitVector:

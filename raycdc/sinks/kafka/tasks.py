@@ -54,7 +54,8 @@ FormatSection = Mapping[str, JsonValue]
 #: which of the two types caused it, so truncations are left out only if both types are left out.
 EMPTYING = frozenset({"truncate_table", "drop_table"})
 
-_STORED = ("_op", "_seq", "_ts_ms", "_pos")
+#: The metadata columns of stored rows that encoders get after the table's own columns.
+STORED = ("_op", "_seq", "_ts_ms", "_pos")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,13 @@ class TopicTask(StageTask[ResultT_co]):
 class EpochMessages:
     """The rows of an epoch, and the format of their messages in `section` (``sink.format``).
 
-    Schema changes of the types in `left_out` get no message.
+    Schema changes of the types in `left_out` get no message. If `begins` is True, the table is read from its beginning.
     """
 
     rows: TableInput
     section: FormatSection
     left_out: frozenset[str] = frozenset()
+    begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +277,10 @@ def _rows_of(
     """Yield the messages of a task's rows, or of those rows whose key is in one part."""
     schema = messages.rows.schema
     encoder = open_format(messages.section).encoder(task.table, schema)
-    batches = _of_part(messages.rows.batches([*schema.arrow().names, *_STORED]), schema.primary_key, part)
-    truncation = _Truncation(task.table, encoder, partitions, messages.left_out >= EMPTYING)
+    batches = _of_part(messages.rows.batches([*schema.arrow().names, *STORED]), schema.primary_key, part)
+    truncation = _Truncation(
+        task.table, encoder, partitions, left_out=messages.left_out >= EMPTYING, begins=messages.begins
+    )
     return _messages(task.target.topic, encoder, truncation, whole_updates(batches))
 
 
@@ -297,35 +301,45 @@ def _of_part(
             yield batch.filter(pa.array(ours))
 
 
+def no_truncation(encoder: Any, table: TableId, partitions: int) -> str:
+    """Return why a topic with so many `partitions` can have no message for a truncation; empty if it can. The message
+    has no key, so its order is only defined in a topic with one partition.
+    """
+    if encoder.encode_change(TruncateTableEvent(table), ts_ms=0) is None:
+        return "the format has no message for that"
+    return "" if partitions == 1 else "its topic has several partitions, whose messages have no order between them"
+
+
 @dataclass(frozen=True, slots=True)
 class _Truncation:
-    """Makes the message for a truncation.
+    """Makes the message for a truncation. If truncations are `left_out`, none has a message.
 
-    The message has no key, so its order is only defined in a topic with one partition.
+    If the table `begins`, one truncation is not the source's: it stands before the rows that are read anew, has no
+    position in the log, and is left out if there can be no message. The table would otherwise be refused for ever,
+    because the refusal of a table ends with a new snapshot. `KafkaSink` warns of it.
     """
 
     table: TableId
     encoder: Any
     partitions: Callable[[], int]
     left_out: bool = False
+    begins: bool = False
 
     def message(self, row: pa.RecordBatch) -> bytes | None:
-        """Return the message; None if truncations are left out. Raises `ChangeRefusedError` if the topic has several
-        partitions, so that the message would have no defined order.
+        """Return the message; None if the truncation is left out. Raises `ChangeRefusedError` if there can be no
+        message for it.
         """
         if self.left_out:
             return None
-        reported: bytes | None = self.encoder.encode_change(
-            TruncateTableEvent(self.table), ts_ms=row.column("_ts_ms")[0].as_py() or 0
-        )
-        why = "the format has no message for that" if reported is None else ""
-        if not why and self.partitions() != 1:
-            why = "its topic has several partitions, whose messages have no order between them"
-        if reported is None or why:
+        if why := no_truncation(self.encoder, self.table, self.partitions()):
+            if self.begins and not row.column("_pos")[0].is_valid:
+                return None
             raise ChangeRefusedError(
                 f"All rows of {self.table} are gone, and {why}. Leave it out with pipeline.exclude_schema_changes = "
                 '["truncate_table", "drop_table"], or use canal-json or debezium-json with sink.partitions = 1.'
             )
+        ts_ms = row.column("_ts_ms")[0].as_py() or 0
+        reported: bytes = self.encoder.encode_change(TruncateTableEvent(self.table), ts_ms=ts_ms)
         return reported
 
     def cut(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bytes | None]]:

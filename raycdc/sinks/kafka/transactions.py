@@ -57,6 +57,10 @@ TRANSACTION_TIMEOUT_MS = 300_000
 #: The factor of the epoch in the record's offset. It is larger than the number of steps.
 STEPS = 8
 _TIMEOUT = "transaction.timeout.ms"
+#: librdkafka's property with the most bytes of a message and its key, its default, and the limits of its value.
+MESSAGE_BYTES = "message.max.bytes"
+MESSAGE_BYTES_DEFAULT = 1_000_000
+MESSAGE_BYTES_FROM, MESSAGE_BYTES_TO = 1_000, 1_000_000_000
 #: The version of the metadata that is stored with the offset. Since version 2, the metadata has a version and names the
 #: topic.
 _VERSION = 2
@@ -96,7 +100,8 @@ class KafkaTarget:
     `topic_id` is the id of the topic, which a later topic with the same name does not have (empty: unknown). `reached`
     is the vector that the driver last read or wrote; None if there is none. If `begins` is True, the table begins with
     this epoch, so earlier content of the topic does not matter. If the record is newer than `reached` and its digest is
-    not in `digests`, another copy of the state wrote it.
+    not in `digests`, another copy of the state wrote it. A message may have `message_bytes` with its key (0: as many
+    as librdkafka allows by default), unless ``message.max.bytes`` of the properties sets another limit.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -106,6 +111,7 @@ class KafkaTarget:
     reached: CommitVector | None = None
     begins: bool = False
     digests: tuple[int, ...] = ()
+    message_bytes: int = 0
 
     def part(self, number: int) -> KafkaTarget:
         """Return the same topic with the identity of one part, which has its own record."""
@@ -201,6 +207,7 @@ class TransactionalProducer:
                 "compression.type": "lz4",
                 "partitioner": "murmur2_random",
                 _TIMEOUT: str(TRANSACTION_TIMEOUT_MS),
+                **({MESSAGE_BYTES: str(target.message_bytes)} if target.message_bytes else {}),
                 **target.properties,
                 "transactional.id": target.identity,
                 "queue.buffering.max.messages": "1000000",
@@ -236,7 +243,8 @@ class TransactionalProducer:
         """Return the last refusal of the account; None if there was none. After a refusal, new connections use the
         newest password.
         """
-        self._producer.poll(0)
+        with contextlib.suppress(KafkaException):  # The error that `_error` is about to name.
+            self._producer.poll(0)
         if self._refusal is not None:
             renew_account(self._producer, self._target.properties)
         return self._refusal
@@ -298,7 +306,7 @@ class TransactionalProducer:
                 try:
                     produce(topic, value, key)
                 except BufferError:
-                    self._producer.poll(0.1)
+                    self._ask(lambda: self._producer.poll(0.1))
                     continue
                 except KafkaException as cause:
                     raise self._error(cause) from cause
@@ -345,7 +353,7 @@ class TransactionalProducer:
 
         A broker that ends an open transaction fences its producer, too.
         """
-        error, target = cause.args[0], self._target
+        error, target = self._reason(cause.args[0]), self._target
         if is_unreachable(error) and error.code() not in _OF_A_TOPIC and (refusal := self._heard_of()) is not None:
             text = refused_account(target.properties, refusal).str()
             return SinkUnavailableError(f"Topic {target.topic} at {target.properties.get('bootstrap.servers')}: {text}")
@@ -357,6 +365,19 @@ class TransactionalProducer:
                 f'one in sink.properties ("{_TIMEOUT}"), up to transaction.max.timeout.ms of the brokers. Start again.'
             )
         return topic_error(target, error)
+
+    def _reason(self, error: KafkaError) -> KafkaError:
+        """Return the error that librdkafka reported as fatal, if `error` only says that there was one. A poll raises
+        the fatal error once, if no earlier poll has.
+        """
+        if error.code() != KafkaError._FATAL:
+            return error
+        try:
+            self._producer.poll(0)
+        except KafkaException as cause:
+            reason: KafkaError = cause.args[0]
+            return reason
+        return error
 
 
 def read_record(target: KafkaTarget) -> TransactionRecord:

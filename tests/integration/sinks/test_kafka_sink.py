@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from raycdc.errors import FencedError, SinkError
+from raycdc.clients.kafka import Properties, producer_client
+from raycdc.delivery.ports import Routing
+from raycdc.delivery.rows.bad_row_filter import BadRowFilter
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
+from raycdc.errors import FencedError, SinkError, ValueRefusedError
 from raycdc.formats.api import EncodedBatch
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.model.batch import SYMBOLS
-from raycdc.model.evolution import SchemaChangeEvent
+from raycdc.model.evolution import SchemaChangeEvent, TruncateTableEvent
+from raycdc.model.rules.routes import Router
 from raycdc.sandbox.servers import KafkaServer
 from raycdc.sandbox.servers.private import wait_until
+from raycdc.segments.bad_rows import BadRecords
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, TableCommit
 from raycdc.sinks.kafka import sink as kafka_keeper
 from raycdc.sinks.kafka import tasks as kafka_tasks
+from raycdc.sinks.kafka import transactions as kafka_transactions
 from raycdc.sinks.kafka.checks import check_sink
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.sink import KafkaSink
-from raycdc.sinks.kafka.transactions import TransactionalProducer, read_record
+from raycdc.sinks.kafka.transactions import KafkaTarget, Message, TransactionalProducer, read_record
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, ScriptedTable
@@ -251,3 +263,146 @@ def test_the_record_of_a_quiet_table_is_kept_beyond_what_brokers_keep(
         assert read_record(kept).vector == CommitVector(manifest.epoch, STEP_LAST, 1)
         sink.close()
         assert len(read(kafka, topic)) == len(world.table().changelog)
+
+
+@pytest.mark.parametrize(("topic", "ddl"), [("clash2.{db}.{table}", "clash2.shop_a"), ("clash3", "clash3")])
+def test_a_topic_of_schema_changes_that_collides_with_a_tables_is_found_beforehand(
+    kafka: KafkaServer, topic: str, ddl: str
+) -> None:
+    config = KafkaSinkConfig(
+        bootstrap_servers=kafka.bootstrap_servers, format={"type": "canal-json"}, topic=topic, ddl_topic=ddl
+    )
+    found = check_sink(config, [TableId("shop", "a")], pipeline="p")
+    refused = {result.text: (result.parks, result.required) for result in found if not result.ok}
+    text = (
+        "sink.ddl_topic: topic clash2.shop_a cannot be beside clash2.shop.a, from which it differs only in '.' and '_'."
+    )
+    assert refused == ({} if topic == ddl else {text: (False, True)})
+
+
+def test_a_truncation_comes_once_into_a_topic_that_has_rows_and_changes(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic, ddl_topic=topic)
+        table = world.table()
+        table.insert({"id": 1, "name": "a", "qty": 1})
+        world.script.seal()
+        world.restart()
+        before = len(read(kafka, topic))
+        table.changes.append(TruncateTableEvent(table.id))
+        table.truncate()
+        table.insert({"id": 2, "name": "b", "qty": 1})
+        world.script.seal(final=True)
+        world.restart()
+        values = [value for _, value in read(kafka, topic)[before:] if value is not None]
+        assert [value for value in values if b"truncate" in value] == [b"truncate_table"]
+        assert len(values) == 2
+
+
+LARGE_BYTES = 3_000_000
+
+
+def with_topic(kafka: KafkaServer, topic: str, max_message_bytes: int) -> None:
+    entry = ConfigEntry("max.message.bytes", str(max_message_bytes), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin: AdminClient = kafka.admin()
+    (done,) = admin.incremental_alter_configs([resource]).values()
+    done.result(120)
+
+
+def noise(size: int) -> str:
+    """Text that no compression makes much smaller."""
+    return random.Random(1).randbytes(size // 2).hex()
+
+
+def test_a_message_may_be_as_large_as_its_topic_allows(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        with_topic(kafka, topic, 4_000_000)
+        world = new_world(kafka, tmp_path, topic)
+        world.table().insert({"id": 1, "name": noise(LARGE_BYTES), "qty": 1})
+        world.script.seal(final=True)
+        world.restart()
+        assert len(read(kafka, topic)) == 1
+
+
+@pytest.mark.parametrize("action", ["skip", "dead-letter", "fail"])
+def test_a_row_that_is_too_large_for_its_topic_is_a_bad_row(kafka: KafkaServer, tmp_path: Path, action: str) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic)
+        table = world.table()
+        table.insert({"id": 1, "name": "small", "qty": 1})
+        table.insert({"id": 2, "name": noise(LARGE_BYTES), "qty": 1})
+        table.update((2,), name="smaller")
+        table.insert({"id": 3, "name": noise(LARGE_BYTES), "qty": 1})
+        table.delete((3,))
+        world.script.seal(final=True)
+        records = BadRecords(action, str(tmp_path / "dead") if action == "dead-letter" else "")
+        sieve = BadRowFilter(records, tmp_path / "derived")
+        told: list[str] = []
+        parking = ParkingPolicy(on_bad_rows=told.append)
+        world.restart(routing=Routing(Router(()), bad_row_filter=sieve, records=records), parking=parking)
+        rows = [json.loads(value) for _, value in read(kafka, topic) if value is not None]
+        record = world.store.last_commit()
+        assert record is not None
+        if action == "fail":
+            assert rows == []
+            assert "column name makes the message larger" in record.parked[str(table.id)].text
+            return
+        assert not record.parked
+        assert [(row["id"], row["name"]) for row in rows] == [(1, "small"), (2, "smaller")]
+        assert [text for text in told if "left out" in text]
+
+
+def test_a_limit_that_is_raised_counts_from_the_next_new_snapshot_on(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic)
+        sink = world.sink()
+        assert isinstance(sink, KafkaSink)
+        table = world.table()
+        table.insert({"id": 1, "name": noise(LARGE_BYTES), "qty": 1})
+        work = work_of(world, world.script.seal())
+        with pytest.raises(ValueRefusedError):
+            sink.commit(work, None)
+        with_topic(kafka, topic, 4_000_000)
+        sink.commit(work, None)
+        assert len(read(kafka, topic)) == 1
+
+
+def end_of(kafka: KafkaServer, topic: str, level: IsolationLevel) -> int:
+    admin: AdminClient = kafka.admin()
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    (done,) = admin.list_offsets({TopicPartition(topic, 0): latest}, isolation_level=level).values()
+    return int(done.result(120).offset)
+
+
+def is_ended(kafka: KafkaServer, topic: str, before: int) -> bool:
+    """Whether a message came after the offset `before`, and no transaction is open."""
+    written = end_of(kafka, topic, IsolationLevel.READ_UNCOMMITTED)
+    return written > before and end_of(kafka, topic, IsolationLevel.READ_COMMITTED) == written
+
+
+def test_a_producer_whose_transaction_was_ended_says_so_wherever_it_notices(tmp_path: Path) -> None:
+    with KafkaServer({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}) as kafka:
+        topic = kafka.create_topic("slow")
+        for buffered, count in ((10, 1000), (1_000_000, 200_000), (1_000_000, 1)):
+            before = end_of(kafka, topic, IsolationLevel.READ_UNCOMMITTED)
+            made = {"bootstrap.servers": kafka.bootstrap_servers, "transaction.timeout.ms": "1000"}
+            target = KafkaTarget(made, topic, f"slow{count}")
+
+            def messages(count: int = count, before: int = before) -> Iterator[Message]:
+                yield topic, b"k", b"v"
+                wait_until(lambda: is_ended(kafka, topic, before), timeout_s=120, what="the end of the transaction")
+                for _ in range(count):
+                    yield topic, b"k", b"v" * 400
+
+            with pytest.MonkeyPatch.context() as patch:
+                limit = {"queue.buffering.max.messages": buffered}
+
+                def client(properties: Properties, limit: Properties = limit, **options: Any) -> Producer:
+                    return producer_client({**properties, **limit}, **options)
+
+                patch.setattr(kafka_transactions, "producer_client", client)
+                with (
+                    pytest.raises(SinkError, match="the broker ended a transaction that was open for"),
+                    TransactionalProducer(target) as transactions,
+                ):
+                    transactions.write(CommitVector(1, STEP_LAST, 1), messages())

@@ -56,13 +56,17 @@ class Target:
         return len(self.messages)
 
 
-def write_truncation(monkeypatch: pytest.MonkeyPatch, *, left_out: Collection[str]) -> list[Any]:
+def write_truncation(
+    monkeypatch: pytest.MonkeyPatch, *, left_out: Collection[str] = (), begins: bool = False, at: str | None = "m:0:0:0"
+) -> list[Any]:
     target = Target()
-    row: pa.RecordBatch = emptied_row(SCHEMA, ts_ms=1, at="m:0:0:0")
+    row: pa.RecordBatch = emptied_row(SCHEMA, ts_ms=1, at=at or "")
+    if at is None:
+        row = row.set_column(row.schema.get_field_index("_pos"), row.schema.field("_pos"), pa.nulls(1, pa.string()))
     monkeypatch.setattr(kafka_tasks, "TransactionalProducer", lambda _: target)
     monkeypatch.setattr(TableInput, "batches", lambda *_, **__: iter([row]))
     into = kafka_transactions.KafkaTarget({}, "t", "i")
-    messages = EpochMessages(TableInput((), SCHEMA, HERE), {"type": "canal-json"}, frozenset(left_out))
+    messages = EpochMessages(TableInput((), SCHEMA, HERE), {"type": "canal-json"}, frozenset(left_out), begins=begins)
     WriteEpoch(into, CommitVector(1, 7, 1), TABLE, messages).run()
     return target.messages
 
@@ -74,6 +78,15 @@ def test_an_emptied_table_that_no_message_can_tell_is_refused_unless_both_change
         with pytest.raises(SinkError, match="exclude_schema_changes"):
             write_truncation(monkeypatch, left_out=left_out)
     assert write_truncation(monkeypatch, left_out=("truncate_table", "drop_table")) == []
+
+
+def test_a_table_that_is_read_anew_needs_no_message_for_its_own_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be parked again for ever: each new snapshot begins with one."""
+    assert write_truncation(monkeypatch, begins=True, at=None) == []
+    with pytest.raises(SinkError, match="exclude_schema_changes"):
+        write_truncation(monkeypatch, begins=True)
+    with pytest.raises(SinkError, match="exclude_schema_changes"):
+        write_truncation(monkeypatch, at=None)
 
 
 class Client:

@@ -97,6 +97,11 @@ class FormatOptions(ColumnsOptions):
         """Return the placeholder of Debezium for values that a change does not have."""
         return UNAVAILABLE
 
+    @property
+    def skips_missing_after(self) -> bool:
+        """Return True if an update of a document without the document after it is left out."""
+        return False
+
     def selector(self) -> TableSelector | None:
         """Return the selector of tables; None if all are selected."""
         if not self.include and not self.exclude:

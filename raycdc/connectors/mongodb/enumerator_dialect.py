@@ -19,7 +19,14 @@ from itertools import pairwise
 
 from raycdc.connectors.mongodb.layout import ID, REST, CollectionLayout, Spelling
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
-from raycdc.connectors.mongodb.server.catalog import discover, found, layout_of, require_followable, require_masked
+from raycdc.connectors.mongodb.server.catalog import (
+    discover,
+    found,
+    layout_of,
+    require_followable,
+    require_masked,
+    warn_of_capped,
+)
 from raycdc.connectors.mongodb.server.client import Client, MongoDbServerInfo, connect, probe
 from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG
 from raycdc.connectors.mongodb.snapshot.chunks import cut
@@ -182,6 +189,7 @@ class CollectionProbes:
                     return UnfollowableTable(str(refused), log_end(client))
                 if why := rules.refusal(table, layout.schema()):
                     return UnfollowableTable(why, log_end(client))
+                warn_of_capped(client, [table])
                 if found(client, table) == uuid:
                     return FollowableTable(layout, log_end(client), unread(ID))
         # The source probes this collection again later, and reads the others meanwhile.

@@ -29,6 +29,7 @@ from raycdc.connectors.mongodb.server.catalog import (
     require_followable,
     require_masked,
     require_selectable,
+    warn_of_capped,
 )
 from raycdc.connectors.mongodb.server.checks import captured_collections, findings
 from raycdc.connectors.mongodb.server.client import MONGOS, VERSION_WITH_POSITIONS, Client, connect, probe
@@ -223,6 +224,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         )
         client = connect(self.config.uri)
         try:
+            warn_of_capped(client, split.state.followed)
             return self._change_stream(client, start, followed, split.state.notes.to_json())
         except BaseException:
             client.close()

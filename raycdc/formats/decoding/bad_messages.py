@@ -66,6 +66,7 @@ _VALUES = {
     cells.NOT_HEX: "is no hexadecimal text",
     cells.AMBIGUOUS_LABEL: "is the number of one label, and another label itself; set the format's option "
     'labels = "number" or "label"',
+    cells.NO_CALENDAR_DATE: "is infinite, before the year 1 or after the year 9999",
     cells.NO_LABEL: "is neither the number of a label nor a label",
 }
 
@@ -182,6 +183,16 @@ def no_before_image(message: MessageAt, advice: str) -> BadMessageError:
 def no_row(message: MessageAt) -> BadMessageError:
     """Return the error for a message without a row."""
     return _error(CorruptMessageError, message, "corrupt message: it holds no row")
+
+
+def no_document(message: MessageAt) -> BadMessageError:
+    """Return the error for an update of a document without the document after it."""
+    why = (
+        "an update without the document after it. If the connector looks documents up (capture.mode = "
+        "change_streams_update_full or change_streams_update_full_with_pre_image), this one was deleted before, and "
+        'its delete follows: set the format\'s option missing_after = "skip". Otherwise set that capture.mode'
+    )
+    return _error(PartialRowError, message, why)
 
 
 def partial_row(message: MessageAt, table: TableId, column: WireColumn, advice: str) -> BadMessageError:

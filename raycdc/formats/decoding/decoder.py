@@ -32,6 +32,7 @@ from raycdc.formats.decoding.bad_messages import (
     changed_key,
     malformed_schema,
     no_before_image,
+    no_document,
     no_row,
     partial_row,
     scan_error,
@@ -230,7 +231,7 @@ class EnvelopeDecoder:
         if code == envelope.NO_BEFORE:
             return no_before_image(message, self._dialect.before_fix(message.raw))
         if code == envelope.NO_ROWS:
-            return no_row(message)
+            return no_document(message) if decoder.state.extended and message.does(envelope.UPDATE) else no_row(message)
         if code == PARTIAL:
             return partial_row(message, decoder.state.id, decoder.unfit(), self._dialect.spec.whole_images)
         return unfit_value(message, decoder.state.id, decoder.unfit(), code)

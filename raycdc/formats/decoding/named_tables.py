@@ -99,6 +99,7 @@ class NamedTables:
     ) -> None:
         self.layout = EnvelopeLayout(dialect.spec)
         self.layout.names.flags[envelope.FLAG_BEFORE_OPTIONAL] = options.before_image == "optional"
+        self.layout.names.flags[envelope.FLAG_AFTER_OPTIONAL] = options.skips_missing_after
         self.shapes: list[Shape] = []
         self._dialect = dialect
         self._options = options

@@ -332,6 +332,8 @@ _EXACT = {TypeKind.DECIMAL, TypeKind.UINT64}
 
 def _wire_for(given: LogicalType, described: WireColumn) -> int:
     """Return the representation of a value described as `described` in a column with another configured type."""
+    if given.kind in _MOMENTS and described.wire in (cells.WIRE_NANO_MOMENT, cells.WIRE_NANO_TIME):
+        return cells.WIRE_NANOS
     if described.type.kind is given.kind:
         return described.wire
     if any(given.kind in family and described.type.kind in family for family in (_MOMENTS, _EXACT, _LABELS)):

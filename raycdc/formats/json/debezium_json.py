@@ -51,6 +51,14 @@ class DebeziumOptions(FormatOptions):
         min_length=1,
     )
 
+    missing_after: Literal["fail", "skip"] = option(
+        "fail",
+        help="The treatment of an update of a MongoDB document without the document after it. fail: the message cannot "
+        "be decoded. skip: it is left out, which is right if the connector looks documents up (capture.mode = "
+        "change_streams_update_full or change_streams_update_full_with_pre_image): the document was deleted before it "
+        "was looked up, and its delete follows.",
+    )
+
     @field_validator("placeholder")
     @classmethod
     def _hexadecimal(cls, value: str) -> str:
@@ -63,6 +71,10 @@ class DebeziumOptions(FormatOptions):
     @property
     def unavailable_placeholder(self) -> str:
         return self.placeholder
+
+    @property
+    def skips_missing_after(self) -> bool:
+        return self.missing_after == "skip"
 
 
 SPEC = EnvelopeSpec(

@@ -32,11 +32,11 @@ _TEMPORAL: dict[str, tuple[TypeKind, int, int]] = {
     f"{_DEBEZIUM}time.Time": (TypeKind.TIME, 3, cells.WIRE_MILLIS),
     f"{_CONNECT}Time": (TypeKind.TIME, 3, cells.WIRE_MILLIS),
     f"{_DEBEZIUM}time.MicroTime": (TypeKind.TIME, 6, cells.WIRE_MICROS),
-    f"{_DEBEZIUM}time.NanoTime": (TypeKind.TIME, 6, cells.WIRE_NANOS),
+    f"{_DEBEZIUM}time.NanoTime": (TypeKind.STRING, 0, cells.WIRE_NANO_TIME),
     f"{_DEBEZIUM}time.Timestamp": (TypeKind.DATETIME, 3, cells.WIRE_MILLIS),
     f"{_CONNECT}Timestamp": (TypeKind.DATETIME, 3, cells.WIRE_MILLIS),
     f"{_DEBEZIUM}time.MicroTimestamp": (TypeKind.DATETIME, 6, cells.WIRE_MICROS),
-    f"{_DEBEZIUM}time.NanoTimestamp": (TypeKind.DATETIME, 6, cells.WIRE_NANOS),
+    f"{_DEBEZIUM}time.NanoTimestamp": (TypeKind.STRING, 0, cells.WIRE_NANO_MOMENT),
     f"{_DEBEZIUM}time.ZonedTimestamp": (TypeKind.TIMESTAMP, 6, cells.WIRE_PLAIN),
     f"{_DEBEZIUM}time.IsoTimestamp": (TypeKind.DATETIME, 6, cells.WIRE_PLAIN),
     f"{_DEBEZIUM}time.IsoDate": (TypeKind.DATE, 0, cells.WIRE_PLAIN),
@@ -143,7 +143,8 @@ def _default_text(column: WireColumn, told: Any) -> str:
     """Return a default as `Column.default` has it. Raises an error if it is none of the column's type."""
     kind = column.type.kind
     if kind is TypeKind.DECIMAL:
-        return f"{Decimal(int.from_bytes(b64decode(told), signed=True)).scaleb(-column.type.scale):f}"
+        scale = cells.WIRE_SCALED - column.wire if column.wire >= cells.WIRE_SCALED else column.type.scale
+        return f"{Decimal(int.from_bytes(b64decode(told), signed=True)).scaleb(-scale):f}"
     if kind is TypeKind.BIT:
         return str(int.from_bytes(b64decode(told), "little"))
     if kind is TypeKind.BINARY:
@@ -179,15 +180,20 @@ def _column(field: ConnectField) -> WireColumn:
     if semantic == f"{_CONNECT}Decimal":
         scale = int(parameters.get("scale", 0))
         precision = int(parameters.get("connect.decimal.precision", 38))
-        if not 0 <= scale <= 38 or scale > precision:
+        if scale < 0:
+            # The value has zeros before the decimal point instead of digits after it.
+            precision = min(max(precision - scale, 1), 38)
+            return WireColumn(name, LogicalType(TypeKind.DECIMAL, precision=precision), cells.WIRE_SCALED - scale)
+        if scale > min(precision, 38):
             raise SchemaError(f"Field {name!r} is a decimal of scale {scale}, which no column holds exactly")
         return WireColumn(
             name, LogicalType(TypeKind.DECIMAL, precision=min(precision, 38), scale=scale), cells.WIRE_BASE64
         )
     if semantic == f"{_DEBEZIUM}data.Bits":
-        return WireColumn(
-            name, LogicalType(TypeKind.BIT, length=min(int(parameters.get("length", 64)), 64)), cells.WIRE_BASE64
-        )
+        length = int(parameters.get("length", 64))
+        if length > 64:
+            return WireColumn(name, LogicalType(TypeKind.BINARY))
+        return WireColumn(name, LogicalType(TypeKind.BIT, length=length), cells.WIRE_BASE64)
     if primitive not in _PRIMITIVE:
         raise SchemaError(
             f"Field {name!r} of an embedded schema has the type {primitive!r}, which raycdc does not know"

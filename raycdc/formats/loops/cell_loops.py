@@ -14,8 +14,9 @@ import numpy as np
 
 from raycdc.core.compiled import copy
 from raycdc.core.loops.byte_loops import hex_digit
+from raycdc.core.loops.calendar_loops import civil_date
 from raycdc.core.loops.compiling import helper, inlined
-from raycdc.core.loops.number_loops import digits_text, negate, tenth
+from raycdc.core.loops.number_loops import digits_text, multiply_add, negate, tenth
 from raycdc.formats.loops.code_loops import (
     AMBIGUOUS_DECIMAL,
     AMBIGUOUS_LABEL,
@@ -62,8 +63,11 @@ from raycdc.formats.loops.code_loops import (
     WIRE_EITHER,
     WIRE_HEX,
     WIRE_LATIN1,
+    WIRE_NANO_MOMENT,
+    WIRE_NANO_TIME,
     WIRE_NUMBER,
     WIRE_ORDINAL,
+    WIRE_SCALED,
     WIRE_TEXT,
     WIRE_VARIABLE,
     WRONG_KIND,
@@ -97,6 +101,9 @@ from raycdc.formats.loops.tape_loops import (
     unescape,
 )
 from raycdc.formats.loops.time_loops import to_micros, to_moment
+
+_DAY_NS = 86_400_000_000_000
+_UINT64_MAX = np.uint64(2**64 - 1)
 
 
 @helper
@@ -174,6 +181,37 @@ def _time(data: Any, kind: Any, at: Any, end: Any, wire: Any, fraction: Any, out
 
 
 @helper
+def _nanos(data: Any, kind: Any, at: Any, end: Any, wire: Any, out: Any, to: Any) -> Any:
+    """Write nanoseconds since 1970 or since midnight as text with nine fractional digits. Returns (error, end)."""
+    if kind != INTEGER:
+        return WRONG_KIND, to
+    error, nanos = to_integer(data, kind, at, end)
+    if error != OK:
+        return error, to
+    days = nanos // _DAY_NS
+    nanos -= days * _DAY_NS
+    if wire == WIRE_NANO_MOMENT:
+        year, month, day = civil_date(days)
+        to = digits_text(year, 4, out, to)
+        out[to] = 45
+        to = digits_text(month, 2, out, to + 1)
+        out[to] = 45
+        to = digits_text(day, 2, out, to + 1)
+        out[to] = 32
+        to += 1
+    elif days != 0:
+        return OUT_OF_RANGE, to
+    seconds = nanos // 1_000_000_000
+    to = digits_text(seconds // 3600, 2, out, to)
+    out[to] = 58
+    to = digits_text(seconds // 60 % 60, 2, out, to + 1)
+    out[to] = 58
+    to = digits_text(seconds % 60, 2, out, to + 1)
+    out[to] = 46
+    return OK, digits_text(nanos % 1_000_000_000, 9, out, to + 1)
+
+
+@helper
 def _bits(data: Any, kind: Any, at: Any, end: Any, wire: Any, bits: Any) -> Any:
     """Return (error, low word, high word) of a value of a BIT column."""
     if kind == STRING and wire == WIRE_BASE64:
@@ -205,9 +243,6 @@ def _labels(tape: Any, token: Any, out: Any, to: Any) -> Any:
             return HALF_SURROGATE, to
         label = np.int64(tape.tok[label, NEXT])
     return OK, to
-
-
-_UINT64_MAX = np.uint64(2**64 - 1)
 
 
 @helper
@@ -287,7 +322,8 @@ def _ordinal(a: Any, col: Any, data: Any, at: Any, end: Any, out: Any, to: Any) 
 @helper
 def _variable(tape: Any, token: Any, out: Any, to: Any) -> Any:
     """Write ``{"scale": 2, "value": "AQ=="}`` as decimal text. Returns (error, end)."""
-    scale = np.int64(-1)
+    scale = np.int64(0)
+    scaled = False
     error = WRONG_KIND
     negative = False
     high = np.uint64(0)
@@ -300,14 +336,19 @@ def _variable(tape: Any, token: Any, out: Any, to: Any) -> Any:
         end = np.int64(tape.tok[value, END])
         first = tape.data[tape.tok[key, AT]]
         if first == 115:
-            scale, _ = simple_integer(tape.data, at, end)
+            scale, scaled = simple_integer(tape.data, at, end)
         elif first == 118 and tape.tok[value, KIND] == STRING:
             error, negative, high, low = base64_number(tape.data, at, end, True)
         key = np.int64(tape.tok[value, NEXT])
-    if error != OK or scale < 0 or scale > 64:
+    if error != OK or not scaled or scale < -64 or scale > 64:
         return (error if error != OK else OUT_OF_RANGE), to
     stop = to + 110
     at = stop
+    if scale < 0 and (high != np.uint64(0) or low != np.uint64(0)):
+        for _ in range(-scale):
+            at -= 1
+            out[at] = 48
+    scale = max(scale, np.int64(0))
     written = np.int64(0)
     while high != np.uint64(0) or low != np.uint64(0) or written <= scale:
         high, low, rest = tenth(high, low)
@@ -355,6 +396,8 @@ def _text(tape: Any, token: Any, kind: Any, wire: Any, fraction: Any, out: Any, 
         return _bytes(data, at, end, wire, out, to)
     if kind == K_TIME and not is_string:
         return _time(data, is_a, at, end, wire, fraction, out, to)
+    if kind == K_TEXT and (wire == WIRE_NANO_MOMENT or wire == WIRE_NANO_TIME):
+        return _nanos(data, is_a, at, end, wire, out, to)
     if kind == K_SET and is_a == ARRAY:
         return _labels(tape, token, out, to)
     if kind == K_TEXT and wire == WIRE_VARIABLE and is_a == OBJECT:
@@ -433,8 +476,14 @@ def put_cell(tape: Any, token: Any, a: Any, col: Any, row: Any) -> Any:
             wire = np.int64(decimal_wire(data, at, end, scale))
             if wire == WIRE_EITHER:
                 return AMBIGUOUS_DECIMAL
-        if is_a == STRING and wire == WIRE_BASE64:
+        if is_a == STRING and (wire == WIRE_BASE64 or wire >= WIRE_SCALED):
             error, negative, high, low = base64_number(data, at, end, True)
+            zeros = wire - WIRE_SCALED
+            while zeros > 0 and error == OK:
+                if not fits(high, low, np.int64(37)):
+                    error = OUT_OF_RANGE
+                high, low = multiply_add(high, low, 10, np.int64(0))
+                zeros -= 1
             if error == OK and not fits(high, low, p1):
                 error = OUT_OF_RANGE
             if negative:

@@ -29,8 +29,10 @@ WIRE_TEXT = 5  # JSON inside a string
 WIRE_VARIABLE = 6  # decimals as text: {"scale": …, "value": base64}
 WIRE_ORDINAL = 7  # the number of an ENUM's label, from 1 on, or the bits of a SET, or a label
 WIRE_NUMBER = 8  # like WIRE_ORDINAL, and a number is never a label
+WIRE_NANO_MOMENT, WIRE_NANO_TIME = 9, 11  # nanoseconds as text with nine fractional digits
 WIRE_SECONDS, WIRE_MILLIS, WIRE_MICROS, WIRE_NANOS = 10, 13, 16, 19  # temporals as numbers
 WIRE_DAYS = 20
+WIRE_SCALED = 100  # plus n: like WIRE_BASE64, for a decimal with the scale -n
 
 # The results of `put_cell`. `NULL_VALUE` is a value that counts as null.
 OK, FULL, NULL_VALUE = 0, -1, -2
@@ -46,6 +48,8 @@ NO_KEY, KEY_TYPE = 53, 54
 KEY_CHANGED, TOO_MANY_FIELDS = 55, 56
 #: A value of an ENUM or SET column reads as two different values; it is none of the column's labels.
 AMBIGUOUS_LABEL, NO_LABEL = 57, 58
+#: A moment or date that is infinite, before the year 1 or after the year 9999.
+NO_CALENDAR_DATE = 59
 
 #: Indices into `ArenaView.counters`.
 FULL_SLOT, FULL_NEED, ZERO_DATES, ERROR_COLUMN, ROWS = range(5)

@@ -86,8 +86,9 @@ MEANING = 2
 #: strings, 1 if the whole message is the row, the repeated name that distinguishes versions of a table (-1: none), and
 #: the repeated name that lists the key columns (-1: none). The scan or Python change the next three: 1 if the last
 #: message was a delete, the number of the table that a tombstone belongs to (or `ASK`, `NO_MEANING`, `UNCLEAR`), and 1
-#: if the rows of that table are documents. Then comes 1 if a delete may lack the row before it, and the hash of the
-#: table's name in the key of the last tombstone (0: the key names no table).
+#: if the rows of that table are documents. Then comes 1 if a delete may lack the row before it, 1 if the update of
+#: a document may lack the document after it, and the hash of the table's name in the key of the last tombstone (0: the
+#: key names no table).
 (
     FLAG_DEFAULT_ACTION,
     FLAG_DOCUMENTS,
@@ -98,8 +99,9 @@ MEANING = 2
     FLAG_TOMBSTONE_TABLE,
     FLAG_TOMBSTONE_DOCUMENT,
     FLAG_BEFORE_OPTIONAL,
+    FLAG_AFTER_OPTIONAL,
     FLAG_KEY_TABLE,
-) = range(10)
+) = range(11)
 #: After these flags comes a cache of tables that keys name: a row has the hash of the name, the number of the table (or
 #: `NO_MEANING`, `UNCLEAR`), and 1 if its rows are documents. The hash determines the row.
 KEY_TABLES_MAX = 256
@@ -622,6 +624,15 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
             messages.info[message, MESSAGE_ROWS] = _rows_of(tape, action, np.int64(messages.found[message, AFTER]))
             if action == DELETE and messages.found[message, BEFORE] < 0 and tables.entry[table, DOCUMENTS] == 1:
                 _delete_document(tape, repeats, names, messages, message)
+            elif (
+                action == UPDATE
+                and messages.found[message, AFTER] < 0
+                and tables.entry[table, DOCUMENTS] == 1
+                and names.flags[FLAG_AFTER_OPTIONAL] == 1
+            ):
+                # The document was deleted before it was looked up, and the message of its delete follows.
+                messages.info[message, ACTION] = IGNORE
+                messages.info[message, MESSAGE_ROWS] = 0
     return STOP_END, len(messages.info)
 
 

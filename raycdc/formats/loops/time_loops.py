@@ -9,6 +9,7 @@ import numpy as np
 from raycdc.core.loops.calendar_loops import NO_DATE, date_days
 from raycdc.core.loops.compiling import helper
 from raycdc.formats.loops.code_loops import (
+    NO_CALENDAR_DATE,
     NOT_A_TIME,
     NULL_VALUE,
     OK,
@@ -25,6 +26,8 @@ from raycdc.formats.loops.code_loops import (
 from raycdc.formats.loops.number_loops import to_integer
 from raycdc.formats.loops.tape_loops import INTEGER, STRING
 
+#: 0001-01-01 and 10000-01-01 in days since 1970. Outside, no target has dates.
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_897
 _MINUTE_US = 60_000_000
 _DAY_US = 86_400_000_000
 
@@ -119,6 +122,17 @@ def moment(data: Any, at: Any, end: Any) -> Any:
 
 
 @helper
+def _outside(data: Any, at: Any, end: Any) -> Any:
+    """Return True for ``infinity``, ``-infinity``, and dates with a sign or with ``BC``."""
+    length = end - at
+    if length < 8:
+        return False
+    if data[at] == 43 or data[at] == 45 or (data[end - 2] == 66 and data[end - 1] == 67):
+        return True
+    return length == 8 and data[at] == 105 and data[at + 7] == 121
+
+
+@helper
 def to_micros(value: Any, wire: Any) -> Any:
     """Return (error, microseconds) of a number in the wire's unit."""
     if wire == WIRE_MICROS:
@@ -140,6 +154,8 @@ def to_micros(value: Any, wire: Any) -> Any:
 @helper
 def to_moment(data: Any, kind: Any, at: Any, end: Any, wire: Any, is_date: Any) -> Any:
     """Return the error, and the moment in microseconds, or a date in days."""
+    if kind == STRING and _outside(data, at, end):
+        return NO_CALENDAR_DATE, np.int64(0)
     if kind == STRING:
         error, micros = moment(data, at, end)
         if error == OK and micros == NO_DATE:
@@ -149,6 +165,9 @@ def to_moment(data: Any, kind: Any, at: Any, end: Any, wire: Any, is_date: Any) 
         if error != OK:
             return error, value
         error, micros = to_micros(value, WIRE_DAYS if is_date and wire == WIRE_PLAIN else wire)
+        days = micros // _DAY_US
+        if error == OUT_OF_RANGE or (error == OK and (days < _FIRST_DAY or days >= _LAST_DAY)):
+            error = NO_CALENDAR_DATE
     else:
         return WRONG_KIND, np.int64(0)
     if error != OK or not is_date:

@@ -102,7 +102,7 @@ class TableRequest(StrEnum):
         """Return the reason with which the table is parked."""
         match self:
             case TableRequest.RESNAPSHOT:
-                return "a new snapshot was asked for"
+                return "a new snapshot is taken"
             case TableRequest.RESUME:
                 return "it is to go on, but nobody knows where it was left, so it is read anew"
             case TableRequest.FOLLOW:

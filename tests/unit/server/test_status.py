@@ -130,7 +130,7 @@ def test_a_status_is_made_of_events_and_bounded_in_what_it_remembers() -> None:
     for number in range(NOTES_MAX + 4):
         keeper.listen(Warned(f"{number}"))
     paused = replace(PARKED, reason="paused by the user", phase=ParkedPhase.PAUSED)
-    asked = replace(PARKED, reason="a new snapshot was asked for", again=True)
+    asked = replace(PARKED, reason="a new snapshot is taken", again=True)
     ended = replace(PARKED, reason="it is gone", phase=ParkedPhase.ENDED)
     for parked in (replace(PARKED, reason="its key changed"), paused, asked, ended):
         keeper.listen(TableParked("shop.a", parked))

@@ -11,6 +11,7 @@ positions, and in bounds of chunks: it cannot be masked at all.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +40,13 @@ from raycdc.connectors.mongodb.layout import (
     with_metadata,
 )
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
-from raycdc.connectors.mongodb.server.client import Client, errors, probe
+from raycdc.connectors.mongodb.server.client import (
+    VERSION_WITH_CAPPED_EVENTS,
+    Client,
+    MongoDbServerInfo,
+    errors,
+    probe,
+)
 from raycdc.connectors.mongodb.snapshot.selection import CollectionSelection
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model import LogicalType, TableId
@@ -47,6 +54,8 @@ from raycdc.model.batch import reserved_column
 from raycdc.model.column_names import spark_fold
 from raycdc.model.rules.mask import Masks
 from raycdc.model.rules.selector import TableSelector
+
+_log = logging.getLogger(__name__)
 
 #: The number of sampled documents for an estimate of a collection's bytes, if the server does not report them.
 _SIZED_BY = 100
@@ -76,7 +85,8 @@ class CollectionEntry:
     `COLLECTION`.
 
     `uuid` is in hexadecimal ("": unknown). `locale` is the language by which keys are ordered, None for the order of
-    their bytes. `keeps_images` is True if the server keeps the documents before and after changes.
+    their bytes. `keeps_images` is True if the server keeps the documents before and after changes. A `capped`
+    collection drops its oldest documents.
     """
 
     table: TableId
@@ -84,6 +94,7 @@ class CollectionEntry:
     uuid: str
     locale: str | None
     keeps_images: bool
+    capped: bool = False
 
     @classmethod
     def of(cls, database: str, entry: Document) -> CollectionEntry:
@@ -95,6 +106,7 @@ class CollectionEntry:
             uuid_text(entry.get("info", {}).get("uuid")) if kind == COLLECTION else "",
             collation.get("locale", "simple") if collation else None,
             options.get("changeStreamPreAndPostImages", {}).get("enabled", False),
+            bool(options.get("capped")),
         )
 
 
@@ -159,6 +171,25 @@ def require_followable(client: Client, tables: Iterable[TableId]) -> None:
                 "followed only where they are ordered by their bytes. Leave it out (source.exclude), or read it once "
                 'with source.startup = "snapshot".'
             )
+
+
+def silently_capped(client: Client, info: MongoDbServerInfo, tables: Iterable[TableId]) -> dict[TableId, str]:
+    """Return the capped collections whose server does not report the documents that it drops, each with a text."""
+    if info.version >= VERSION_WITH_CAPPED_EVENTS:
+        return {}
+    entries = ((table, entry_of(client, table, doing="looking at")) for table in tables)
+    return {
+        table: f"{table} is a capped collection. MongoDB {info.version_text} reports no change if it drops the oldest "
+        "documents of such a collection, so that they stay in the target."
+        for table, entry in entries
+        if entry is not None and entry.capped
+    }
+
+
+def warn_of_capped(client: Client, tables: Iterable[TableId]) -> None:
+    """Write a warning to the log for each collection of `silently_capped`."""
+    for text in silently_capped(client, probe(client), tables).values():
+        _log.warning("%s Upgrade to 5.0 or later, or leave it out (source.exclude).", text)
 
 
 def require_selectable(client: Client, table: TableId, selection: CollectionSelection) -> None:

@@ -17,6 +17,7 @@ from raycdc.connectors.mongodb.server.catalog import (
     require_followable,
     require_masked,
     require_selectable,
+    silently_capped,
     size_of,
 )
 from raycdc.connectors.mongodb.server.client import (
@@ -93,6 +94,9 @@ def _followable(
             raise
         except SourceError as refused:
             results.append(CheckResult("collation", str(refused)))
+    fix = "Upgrade to 5.0 or later, or leave it out (source.exclude)."
+    capped = silently_capped(client, info, tables).values()
+    results += [CheckResult("capped", text, fix, required=False) for text in capped]
     try:
         options = stream_options(client, info, config.selector())
         RawStream(client, info, options, token=None, after=log_end(client)).close()

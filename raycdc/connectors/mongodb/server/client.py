@@ -36,6 +36,8 @@ Client = MongoClient[Document]
 VERSION_MIN = (4, 0)
 #: The first version whose change streams report their position while nothing happens.
 VERSION_WITH_POSITIONS = (4, 0, 7)
+#: The first version that reports the documents that it drops from a capped collection.
+VERSION_WITH_CAPPED_EVENTS = (5, 0)
 #: The codes of temporary errors: nodes that step down, start or stop, and lost cursors (MongoDB manual, "Error Codes";
 #: the drivers' list of retryable reads, and 43 CursorNotFound).
 _RETRYABLE_CODES = frozenset({6, 7, 43, 50, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})

@@ -8,6 +8,8 @@ import bson
 import pytest
 
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.catalog import silently_capped
+from raycdc.connectors.mongodb.server.checks import _followable
 from raycdc.connectors.mongodb.server.client import Client, MongoDbServerInfo, probe
 from raycdc.connectors.mongodb.source import MongoDbSource
 from raycdc.connectors.mongodb.stream.raw_stream import RawStream, Scope, StreamOptions, stream_options
@@ -50,8 +52,9 @@ class FakeClient:
     def server_info(self) -> dict[str, Any]:
         return {"versionArray": [*self.version, 0]}
 
-    def list_collections(self, **_: Any) -> list[dict[str, Any]]:
-        return []
+    def list_collections(self, **options: Any) -> list[dict[str, Any]]:
+        name = options.get("filter", {}).get("name")
+        return [{"name": name, "type": "collection", "options": {"capped": True}}] if name == "capped" else []
 
     def cursor_command(self, command: dict[str, Any], *, session: Any) -> Any:
         self.asked.append(command)
@@ -62,6 +65,12 @@ class FakeClient:
 
     def close(self) -> None:
         pass
+
+
+def config_of(*collections: str) -> MongoDbSourceConfig:
+    return MongoDbSourceConfig.model_validate(
+        {"type": "mongodb", "uri": "mongodb://db", "collections": list(collections)}
+    )
 
 
 class AskedError(Exception):
@@ -85,6 +94,27 @@ def test_servers_before_4_0_7_are_warned_of(
     with pytest.raises(AskedError):
         source.log_reader(StreamSplit(StreamState(position, 0)))
     assert len([r for r in caplog.records if "a quiet stream keeps no position" in r.message]) == warned
+
+
+@pytest.mark.parametrize(("version", "named"), [((4, 4, 29), 1), ((5, 0, 0), 0), ((8, 0, 0), 0)])
+def test_capped_collections_are_named_where_the_server_reports_no_dropped_document(
+    version: tuple[int, ...], named: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = cast("Client", FakeClient(*version))
+    capped = TableId("shop", "capped")
+    texts = silently_capped(client, info(*version), [capped, TableId("shop", "orders")])
+    assert list(texts) == [capped] * named
+    monkeypatch.setattr("raycdc.connectors.mongodb.server.checks.RawStream", lambda *_, **__: client)
+    findings = _followable(client, info(*version), config_of("shop.capped"), [capped])
+    assert [finding.required for finding in findings if "is a capped collection" in finding.text] == [False] * named
+    monkeypatch.setattr("raycdc.connectors.mongodb.source.connect", lambda _: client)
+    monkeypatch.setattr("raycdc.connectors.mongodb.source.layouts_of", lambda _: {})
+    position = StreamPosition(ordinal_of(*PLACE), replica_set="rs0").sealed()
+    state = StreamState(position, 0, followed={capped: cast("Any", None)})
+    with pytest.raises(AskedError):
+        MongoDbSource(config_of("shop.capped")).log_reader(StreamSplit(state))
+    warnings = [r for r in caplog.records if "shop.capped is a capped collection" in r.getMessage()]
+    assert len(warnings) == named
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,13 @@ from raycdc.connectors.kafka.reading.reader import KafkaReader
 from raycdc.connectors.kafka.reading.statements import DdlMessages
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.mysql.ddl.catalogue import events_of_statement
-from raycdc.errors import SchemaError
+from raycdc.errors import DataError, SchemaError
 from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.evolution import DropTableEvent
 from raycdc.model.rules.mask import Masks
+from raycdc.model.rules.transform import Transform, Transforms
 from raycdc.source.protocol.api import Availability
 from raycdc.source.protocol.metrics import PartitionMetrics, SplitLoad
 from raycdc.source.protocol.source_event import (
@@ -50,6 +51,7 @@ from raycdc.source.snapshot.log.log_rows import SpilledRows
 from raycdc.source.split import PartitionSplit
 from raycdc.state.manifests.manifest import Segment
 from raycdc.transform.masks import Masking
+from raycdc.transform.target_rules import TargetRules
 from tests.support.simulation.network import NoThreads
 
 TABLE = TableId("shop", "product")
@@ -137,13 +139,15 @@ class Rig:
         columns: str | None = "id BIGINT, name STRING, PRIMARY KEY (id)",
         statements: DdlMessages | None = None,
         masks: Masks | None = None,
+        rules: TargetRules | None = None,
+        format_: str = "maxwell-json",
         **options: Any,
     ) -> None:
         self.output = Output()
         self.partitions = Partitions()
         self.sent: list[Message] = []
         self.now_s = 0.0
-        self._format = load_format("maxwell-json", columns=columns, **options)
+        self._format = load_format(format_, columns=columns, **options)
         context = ReaderContext(
             self.output,
             self.sent.append,
@@ -162,6 +166,7 @@ class Rig:
                 dead_letters=options.get("on_error") == "dead-letter",
                 masking=Masking(masks or Masks()),
                 statements=statements or DdlMessages(),
+                rules=rules or TargetRules(),
             ),
             wall_ms=lambda: 1_700_000_001_000,
         )
@@ -177,10 +182,17 @@ class Rig:
         self.queue(*messages, first=first, next_offset=next_offset)
         self.work()
 
-    def queue(self, *messages: bytes | None, first: int, next_offset: int | None = None) -> None:
+    def queue(
+        self,
+        *messages: bytes | None,
+        first: int,
+        next_offset: int | None = None,
+        keys: Sequence[bytes | None] | None = None,
+    ) -> None:
         """The fetcher has these, and the reader has not yet."""
         offsets = np.arange(first, first + len(messages))
-        batch = MessageBatch(Origin("m", 0), pa.array(list(messages), pa.large_binary()), offsets)
+        keyed = None if keys is None else pa.array(keys, pa.binary())
+        batch = MessageBatch(Origin("m", 0), pa.array(list(messages), pa.large_binary()), offsets, keyed)
         end = next_offset or first + len(messages)
         part = Fetched("m:0", end, batch if messages else None, 10, 1_700_000_000_500, 1_700_000_000_000)
         self.partitions.bring(part)
@@ -468,6 +480,42 @@ def test_a_dropped_database_is_refused_unless_no_table_of_it_was_read(include: t
     assert ([row["_op"] for row in rig.output.sealed[1]], rig.offset(report)) == ([RowKind.INSERT], 2)
     with pytest.raises(SchemaError, match=r"DROP DATABASE.*all tables of shop are dropped at once"):
         rig.bring(dropped, first=2)
+
+
+KEYED = b'{"id": 1}'
+ROW = b'{"id": 1, "name": "a"}'
+SOFT, FILTERED, BY_KEY = {"on_delete": "soft"}, {"filter": "name <> 'x'"}, {"filter": "id > 0"}
+
+
+@pytest.mark.parametrize(
+    ("transform", "upsert", "refused"),
+    [
+        (SOFT, True, "on_delete = "),
+        (FILTERED, False, "filter: whether a changelog has a deletion"),
+        (FILTERED, True, ""),
+        (BY_KEY, False, ""),
+        ({}, False, ""),
+    ],
+)
+def test_a_tombstone_alone_is_refused_where_a_target_needs_the_row_before(
+    transform: dict[str, str], upsert: bool, refused: str
+) -> None:
+    transforms = Transforms([Transform(table="topics.m", **transform)] if transform else [])  # type: ignore[arg-type]
+    rig = Rig(format_="json", rules=TargetRules(transforms, upsert=upsert))
+    rig.add()
+    rig.queue(ROW, first=0, keys=[KEYED])
+    rig.work()
+    rig.allow()
+    rig.seal(1)
+    rig.queue(None, first=1, keys=[KEYED])
+    if refused:
+        with pytest.raises(DataError, match=rf"(?s)m:0 has a tombstone without the delete before it.*{refused}"):
+            rig.work()
+        assert rig.offset(rig.seal(2)) == 1
+        return
+    rig.work()
+    rig.seal(2)
+    assert [(row["_op"], row["id"]) for row in rig.output.sealed[2]] == [(RowKind.DELETE, 1)]
 
 
 def test_a_partition_that_is_too_far_ahead_waits() -> None:

@@ -20,6 +20,7 @@ class Requirement(StrEnum):
     NO_RULES = "no rule replaces a statement"
     NO_TRIGGERS = "no trigger changes or leaves out rows"
     NO_WRITING_TRIGGERS = "no trigger's function writes to the table itself"
+    NO_CASCADES = "no foreign key deletes or changes its rows"
     COLUMNS = "it has all columns of the source"
     PLAIN_COLUMNS = "the server computes none of these columns"
     TIMES = "the server sets none of these columns to the time of a change"
@@ -58,6 +59,13 @@ class Searched:
 
 _LOOSE = "CREATE COLLATION shop.loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
 _RETURNS = "RETURNS trigger LANGUAGE plpgsql AS"
+_CASCADE = Breach(
+    (
+        "CREATE TABLE shop.parent (amount decimal(12,2) PRIMARY KEY)",
+        "INSERT INTO shop.parent VALUES (1.25), (2.25), (3.25)",
+        "ALTER TABLE shop.t ADD FOREIGN KEY (amount) REFERENCES shop.parent (amount) ON DELETE CASCADE",
+    )
+)
 
 REQUIREMENTS: Mapping[Requirement, Searched] = {
     Requirement.TRANSACTIONS: Searched(
@@ -89,6 +97,7 @@ REQUIREMENTS: Mapping[Requirement, Searched] = {
         ),
         None,
     ),
+    Requirement.NO_CASCADES: Searched(_CASCADE, _CASCADE),
     Requirement.COLUMNS: Searched(
         Breach(("ALTER TABLE shop.t DROP COLUMN amount",)), Breach(("ALTER TABLE shop.t DROP COLUMN amount",))
     ),

@@ -4,9 +4,10 @@
 writer's table is adopted (``pipeline.on_existing = "merge"``), at each start, before each change of the table's
 columns, after a refused statement, and at the end of each commit's transaction. A statement that adds such a feature
 waits until the commit's transaction ends. A feature that could have affected the rows is therefore found by the last
-search, and the rows are rolled back. Foreign keys, unique indexes and CHECKs are harmless, because they reject rows
-with an error. So are a trigger that acts on other tables only, and a type of which the server stores each value
-unchanged or rejects it (`raycdc.sinks.jdbc.types`).
+search, and the rows are rolled back. Foreign keys without an action (CASCADE, SET NULL), unique indexes and CHECKs are
+harmless, because they reject rows with an error. So are a trigger that acts on other tables only, and a type of which
+the server stores each value unchanged or rejects it (`raycdc.sinks.jdbc.types`). A partitioned table of PostgreSQL is
+searched with all its partitions.
 
 The functions send queries through the session's `rows`.
 """
@@ -78,7 +79,8 @@ def postgres_unsupported(
     only if a flag is set.
     """
     found = rows(
-        "SELECT oid::text, relpersistence <> 'p' OR relrowsecurity OR relhasrules OR relhassubclass OR relhastriggers, "
+        "SELECT oid::text, relpersistence <> 'p' OR relrowsecurity OR relhasrules OR relhassubclass OR relhastriggers "
+        "OR relkind = 'p', "
         f"(SELECT string_agg(concat_ws({_UNIT}, attname, format_type(atttypid, atttypmod), "
         "(attgenerated <> '' OR attidentity = 'a')::text, coalesce(l.collisdeterministic, true)::text), "
         f"{_RECORD}) FROM pg_attribute a LEFT JOIN pg_collation l ON l.oid = a.attcollation "
@@ -104,21 +106,24 @@ def postgres_unsupported(
 
 
 def _postgres_acting(rows: Rows, relation: str) -> UnsupportedFeature | None:
-    """Return the first feature of a table that acts on written rows."""
-    ((persistence, hidden, rule, child, trigger, names),) = rows(
-        "SELECT relpersistence::text, row_security_active(c.oid), "
+    """Return the first feature of a table, or of one of its partitions, that acts on written rows."""
+    ((unsafe, hidden, rule, child, trigger, cascade, names),) = rows(
+        f"{_PARTS} SELECT (SELECT min(concat_ws({_UNIT}, relkind, CASE WHEN o.oid <> c.oid THEN o.oid::regclass END)) "
+        "FROM part JOIN pg_class o USING (oid) "
+        "WHERE relpersistence <> 'p' OR relkind NOT IN ('r', 'p')), row_security_active(c.oid), "
         "(SELECT min(rulename::text) FROM pg_rewrite WHERE ev_class = c.oid AND ev_enabled <> 'D'), "
         "(SELECT min(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r'), "
         # The bits of tgtype: 1 means for each row, 2 means before it.
-        f"(SELECT min(tgname::text) FROM pg_trigger WHERE {_FIRES} AND tgtype & 3 = 3), "
+        f"(SELECT min({_TRIGGER}) FROM pg_trigger, part WHERE {_FIRES} AND tgtype & 3 = 3), "
+        # The actions "no action" and "restrict" change no rows.
+        "(SELECT min(conname::text) FROM pg_constraint, part WHERE conrelid = part.oid AND contype = 'f' "
+        "AND NOT (confdeltype IN ('a', 'r') AND confupdtype IN ('a', 'r'))), "
         f"concat_ws({_UNIT}, n.nspname, c.relname) "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass($1)",
         relation,
     )
-    if persistence != "p":
-        return UnsupportedFeature(
-            Requirement.TRANSACTIONS, "is UNLOGGED: after a crash the server empties it", "ALTER TABLE … SET LOGGED"
-        )
+    if unsafe:
+        return _without_transactions(*str(unsafe).split(chr(31)))
     if hidden:
         return UnsupportedFeature(
             Requirement.VISIBLE_ROWS,
@@ -137,13 +142,19 @@ def _postgres_acting(rows: Rows, relation: str) -> UnsupportedFeature | None:
         )
     if trigger:
         return _trigger(trigger)
+    if cascade:
+        return _cascade(cascade)
     others = rows(
-        "SELECT tgname::text, prosrc FROM pg_class c, pg_trigger JOIN pg_proc p ON p.oid = tgfoid "
-        f"WHERE c.oid = to_regclass($1) AND {_FIRES} AND tgtype & 3 <> 3 ORDER BY tgname",
+        f"{_PARTS} SELECT {_TRIGGER}, prosrc, nspname::text, relname::text FROM part, pg_trigger "
+        "JOIN pg_proc p ON p.oid = tgfoid JOIN pg_class o ON o.oid = tgrelid "
+        "JOIN pg_namespace n ON n.oid = relnamespace "
+        f"WHERE {_FIRES} AND tgtype & 3 <> 3 ORDER BY 1",
         relation,
     )
-    schema, table = str(names).split(chr(31))
-    writing = next((name for name, text in others if _writes_to(str(text), schema, table)), None)
+    tables = {(str(schema), str(table)) for *_, schema, table in others} | {tuple(str(names).split(chr(31)))}
+    writing = next(
+        (name for name, text, *_ in others if any(_writes_to(str(text), *table) for table in sorted(tables))), None
+    )
     if writing is None:
         return None
     does = f"has a trigger ({writing}) whose function writes to the table itself, and so changes rows of the source"
@@ -152,10 +163,19 @@ def _postgres_acting(rows: Rows, relation: str) -> UnsupportedFeature | None:
     )
 
 
-#: The SQL condition for triggers of the table `c` that fire for statements of raycdc. It depends on
+#: The beginning of a query: `part` has the table and, if it is partitioned, its partitions, which hold its rows.
+_PARTS = (
+    "WITH RECURSIVE part (oid) AS (SELECT to_regclass($1)::oid UNION ALL SELECT inhrelid FROM part "
+    "JOIN pg_class p ON p.oid = part.oid AND p.relkind = 'p' JOIN pg_inherits ON inhparent = p.oid)"
+)
+
+#: The name of a trigger in SQL, with that of its table if that is a partition.
+_TRIGGER = "tgname || CASE WHEN tgrelid = to_regclass($1) THEN '' ELSE ' of ' || tgrelid::regclass END"
+
+#: The SQL condition for triggers of the table or partition `part` that fire for statements of raycdc. It depends on
 #: session_replication_role.
 _FIRES = (
-    "tgrelid = c.oid AND NOT tgisinternal AND tgenabled IN "
+    "tgrelid = part.oid AND NOT tgisinternal AND tgenabled IN "
     "('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END)"
 )
 
@@ -207,13 +227,16 @@ def mysql_unsupported(
     found = rows(
         "SELECT TABLE_COMMENT, ENGINE, "
         "(SELECT MIN(TRIGGER_NAME) FROM information_schema.TRIGGERS "
-        "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s AND ACTION_TIMING = 'BEFORE') "
+        "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s AND ACTION_TIMING = 'BEFORE'), "
+        "(SELECT MIN(CONSTRAINT_NAME) FROM information_schema.REFERENTIAL_CONSTRAINTS "
+        "WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s "
+        "AND NOT (DELETE_RULE IN ('RESTRICT', 'NO ACTION') AND UPDATE_RULE IN ('RESTRICT', 'NO ACTION'))) "
         "FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'",
-        *location * 2,
+        *location * 3,
     )
     if not found:
         return None, None
-    ((comment, engine, trigger),) = found
+    ((comment, engine, trigger, cascade),) = found
     if engine != "InnoDB" and rows("SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = %s", engine) != [
         ("YES",)
     ]:
@@ -225,6 +248,8 @@ def mysql_unsupported(
         )
     if trigger is not None:
         return comment, _trigger(str(trigger))
+    if cascade is not None:
+        return comment, _cascade(str(cascade))
     return comment, _mysql_columns(rows, location, demands, exact) or _mysql_key(rows, location, demands)
 
 
@@ -300,6 +325,25 @@ def _trigger(name: str) -> UnsupportedFeature:
         f"has a trigger ({name}) before each row, which may change rows or leave them out",
         "DROP TRIGGER, or let it act AFTER the row",
     )
+
+
+def _cascade(name: str) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        Requirement.NO_CASCADES,
+        f"has a foreign key ({name}) with an action (CASCADE, SET NULL, SET DEFAULT): a change of another table "
+        "deletes or changes rows that the source has",
+        "Make the foreign key again with ON DELETE NO ACTION ON UPDATE NO ACTION, or drop it",
+    )
+
+
+def _without_transactions(kind: str, partition: str = "") -> UnsupportedFeature:
+    """Return the feature of a table, or of its `partition`, of this `kind` (``pg_class.relkind``)."""
+    if kind == "f":
+        does = f"has a partition {partition} on another server, where an epoch could be in it in part, or twice"
+        return UnsupportedFeature(Requirement.TRANSACTIONS, does, f"DETACH PARTITION {partition}")
+    is_what = f"has an UNLOGGED partition {partition}" if partition else "is UNLOGGED"
+    does = f"{is_what}: after a crash the server empties it"
+    return UnsupportedFeature(Requirement.TRANSACTIONS, does, "ALTER TABLE … SET LOGGED")
 
 
 def _generated(made: Collection[str], demands: TableRequirements, fold: Fold) -> UnsupportedFeature | None:

@@ -15,6 +15,7 @@ from raycdc.errors import (
     StateError,
     TargetDroppedError,
     TargetExistsError,
+    TargetModifiedError,
 )
 from raycdc.model import Column
 from raycdc.model.evolution import AddColumnEvent, CreateTableEvent, TruncateTableEvent
@@ -383,3 +384,48 @@ def test_a_user_who_may_make_no_record_is_told_which_grant_is_missing(postgres: 
             sink.open(SinkContext("any", "upsert", run_in_process))
     finally:
         postgres.execute("DROP OWNED BY maker CASCADE", "DROP ROLE maker")
+
+
+PLPGSQL = "RETURNS trigger LANGUAGE plpgsql AS"
+PARTITION_BREACHES = [
+    pytest.param(
+        (
+            f"CREATE FUNCTION shop.f() {PLPGSQL} 'BEGIN NEW.a := 0; RETURN NEW; END'",
+            "CREATE TRIGGER g BEFORE INSERT OR UPDATE ON shop.low FOR EACH ROW EXECUTE FUNCTION shop.f()",
+        ),
+        r"has a trigger \(g of shop.low\) before each row",
+        id="trigger",
+    ),
+    pytest.param(
+        (
+            f"CREATE FUNCTION shop.f() {PLPGSQL} 'BEGIN DELETE FROM shop.low; RETURN NULL; END'",
+            "CREATE TRIGGER g AFTER INSERT ON shop.low FOR EACH ROW EXECUTE FUNCTION shop.f()",
+        ),
+        r"has a trigger \(g of shop.low\) whose function writes to the table itself",
+        id="writing trigger",
+    ),
+    pytest.param(("ALTER TABLE shop.low SET UNLOGGED",), "has an UNLOGGED partition shop.low", id="unlogged"),
+]
+
+
+@pytest.mark.parametrize("adopts", [True, False])
+@pytest.mark.parametrize(("statements", "text"), PARTITION_BREACHES)
+def test_a_partition_must_meet_what_its_table_must(
+    request: pytest.FixtureRequest, tmp_path: Path, statements: tuple[str, ...], text: str, adopts: bool
+) -> None:
+    story = OthersTable(request, "postgres-upsert", tmp_path)
+    story.execute(
+        "CREATE SCHEMA shop",
+        "CREATE TABLE shop.t (id bigint PRIMARY KEY, a bigint, b bigint) PARTITION BY RANGE (id)",
+        "CREATE TABLE shop.part PARTITION OF shop.t FOR VALUES FROM (0) TO (100) PARTITION BY RANGE (id)",
+        "CREATE TABLE shop.low PARTITION OF shop.part FOR VALUES FROM (0) TO (100)",
+    )
+    story.seal((1, 1, 1))
+    if not adopts:
+        story.run(on_existing="merge")
+        story.world.check()
+        story.seal((2, 2, 2))
+    story.execute(*statements)
+    with pytest.raises(TargetExistsError if adopts else TargetModifiedError, match=text):
+        story.run(on_existing="merge")
+    assert [row["id"] for row in story.world.rows(story.table)] == ([] if adopts else [1])

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -30,7 +31,13 @@ from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
-from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.serializers import Compressor, ToOutputFile
@@ -259,13 +266,19 @@ class HadoopCatalog(MetastoreCatalog):
 
     def _read(self, folder: str, io: FileIO, location: str) -> TableMetadata:
         """Return the metadata of the file at `location`, read like `pyiceberg.serializers.FromInputFile`."""
-        with io.new_input(location).open() as raw, Compressor.get_compressor(location).stream_decompressor(raw) as file:
-            content = file.read()
-        digest = sha256(content).digest()
-        known = self._parsed.get(folder)
-        if known is not None and known[0] == digest:
-            return known[1]
-        metadata = TableMetadataUtil.parse_raw(content.decode())
+        try:
+            with (
+                io.new_input(location).open() as raw,
+                Compressor.get_compressor(location).stream_decompressor(raw) as file,
+            ):
+                content = file.read()
+            digest = sha256(content).digest()
+            known = self._parsed.get(folder)
+            if known is not None and known[0] == digest:
+                return known[1]
+            metadata = TableMetadataUtil.parse_raw(content.decode())
+        except (ValueError, EOFError, zlib.error) as cause:
+            raise ValidationError(f"its metadata file {location} is damaged: {cause}") from cause
         self._keep(folder, digest, metadata)
         return metadata
 

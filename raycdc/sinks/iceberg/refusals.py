@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -161,10 +163,42 @@ def is_the_tables(error: Exception) -> bool:
     known = type(error).__module__.startswith(("pyiceberg.", "requests."))
     if known or _is_amazons(error) or isinstance(error, OSError | SQLAlchemyError | StoreError):
         return True
+    if read_file(error) is not None:
+        return True
     # An error of Arrow's file readers is about the table's files, which may be damaged. Any other error of Arrow is a
     # bug of raycdc.
     libraries = ("pyiceberg", "pyarrow.parquet", "pyarrow.dataset")
     return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)
+
+
+def read_file(error: BaseException) -> str | None:
+    """Return the location of the metadata file that pyiceberg was reading when `error` was raised; None if it was
+    reading none.
+
+    For a damaged file, pyiceberg raises errors of many types, which depend on the damaged bytes.
+    """
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] == "raycdc":
+            found = None  # What pyiceberg calls back is no reader of files.
+        elif (read := _READERS.get((module, frame.f_code.co_name))) is not None:
+            found = read(frame) or found
+        trace = trace.tb_next
+    return found
+
+
+#: pyiceberg's functions that read a metadata file, each with a function that returns the file's location from the local
+#: variables of its frame; None if the caller's variables have it.
+_READERS: dict[tuple[str, str], Callable[[FrameType], str | None]] = {
+    ("pyiceberg.manifest", "fetch_manifest_entry"): lambda frame: str(frame.f_locals["self"].manifest_path),
+    ("pyiceberg.manifest", "read_manifest_list"): lambda frame: str(frame.f_locals["input_file"].location),
+    ("pyiceberg.serializers", "table_metadata"): lambda frame: (
+        str(frame.f_locals["input_file"].location) if "input_file" in frame.f_locals else None
+    ),
+}
 
 
 def _is_amazons(error: BaseException) -> bool:

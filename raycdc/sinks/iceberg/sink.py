@@ -40,7 +40,7 @@ from raycdc.sinks.iceberg.location import Reach, is_in_store, local_path
 from raycdc.sinks.iceberg.maintenance import IcebergMaintenance
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions, IcebergSinkConfig
 from raycdc.sinks.iceberg.snapshot_lineage import NO_EXPIRY, Expiry, Retention, SnapshotLineage
-from raycdc.sinks.iceberg.table import IcebergTarget
+from raycdc.sinks.iceberg.table import IcebergTarget, table_errors
 from raycdc.sinks.iceberg.target import (
     KEYS,
     IcebergSteps,
@@ -146,7 +146,9 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[IcebergSteps]:
-        yield IcebergSteps(self._target(target) if writes else self._handle(target), self._context)
+        table = self._target(target) if writes else self._handle(target)
+        with table_errors(table):
+            yield IcebergSteps(table, self._context)
 
     def check_work(self, work: TableCommit) -> None:
         check_names(work, stored(rows_of(work, self._context)))

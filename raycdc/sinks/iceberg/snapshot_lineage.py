@@ -41,7 +41,7 @@ from raycdc.sinks.api import CommitVector, ignore_text
 CONFIRMED = "raycdc.confirmed-snapshot"
 
 #: The advice in errors about missing rows.
-_DROP_IT = "drop the table (in a hadoop catalog: delete its folder) and read its source table anew"
+DROP_IT = "drop the table (in a hadoop catalog: delete its folder) and read its source table anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class SnapshotLineage:
             raise TargetDroppedError(
                 f"The Iceberg table {table} holds less than before: it had epoch {seen.epoch} of this pipeline and "
                 f"has {f'epoch {held.epoch}' if held else 'nothing'} now. It was restored from an older copy, or "
-                f"another writer replaced its metadata. Bring that version back, or {_DROP_IT}."
+                f"another writer replaced its metadata. Bring that version back, or {DROP_IT}."
             )
         known = self.of(table)
         if held is not None and (known is None or known.progress < held.progress):
@@ -151,7 +151,7 @@ def check_lineage(
     if kept:
         raise TargetDroppedError(
             f"The Iceberg table {table} was rolled back or replaced after this pipeline had written to it: "
-            f"rows are missing that will not come again. Roll it forward again, or {_DROP_IT}."
+            f"rows are missing that will not come again. Roll it forward again, or {DROP_IT}."
         )
     raise TargetModifiedError(
         f"Other writers committed to the Iceberg table {table} since this pipeline did, and the snapshots "

@@ -15,6 +15,7 @@ not descend from that snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
@@ -31,6 +32,7 @@ from pyiceberg.types import PrimitiveType
 
 from raycdc.errors import (
     ChangeRefusedError,
+    RaycdcError,
     SinkError,
     SinkUnavailableError,
     TargetDroppedError,
@@ -46,9 +48,17 @@ from raycdc.sinks.iceberg.files import IcebergColumn, WrittenFile, is_known, typ
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.location import Reach
 from raycdc.sinks.iceberg.metadata import iceberg_schema, partition_spec
-from raycdc.sinks.iceberg.refusals import is_forbidden, is_login, is_the_catalogs, is_the_tables, is_unreachable
+from raycdc.sinks.iceberg.refusals import (
+    is_forbidden,
+    is_login,
+    is_the_catalogs,
+    is_the_tables,
+    is_unreachable,
+    read_file,
+)
 from raycdc.sinks.iceberg.snapshot_lineage import (
     CONFIRMED,
+    DROP_IT,
     Expiry,
     SnapshotLineage,
     TableRecord,
@@ -333,12 +343,28 @@ class IcebergTarget:
             kind = SinkUnavailableError  # Another login may soon be valid, and a retry opens the catalog with it.
         if away:
             what += f", because the {self._catalog.where} is away"
+        if kind is TargetModifiedError and (file := read_file(cause)) is not None:
+            return kind(
+                f"The Iceberg table {self.name} {what}: its file {file} is missing or damaged ({type(cause).__name__}: "
+                f"{cause}). Nothing was written. Bring the file back, or {DROP_IT}."
+            )
         # Arrow quotes values, and SQLAlchemy quotes a statement with values.
         text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
         commit_properties = (
             f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {text.partition('[SQL:')[0].strip()}"
         )
         return kind(commit_properties.rstrip(".") + _FORBIDDEN if is_forbidden(cause) else commit_properties)
+
+
+@contextmanager
+def table_errors(target: IcebergTarget) -> Iterator[None]:
+    """Turn errors about the table's files or its catalog within the block into a `SinkError`."""
+    try:
+        yield
+    except Exception as cause:
+        if isinstance(cause, RaycdcError) or not is_the_tables(cause):
+            raise
+        raise target.error("cannot be read", cause) from cause
 
 
 def lacks_replaced(target: IcebergTarget, change: CommitContent, before: TableMetadata) -> bool:

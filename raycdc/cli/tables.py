@@ -161,6 +161,9 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
             then = f"Its epoch is not in the sink after {wait_s:g} s, so the result is not known yet."
             print(printable_text(_sentence(status.text, then)))
             print(printable(f"To ask again: raycdc tables commands {config} {command.id}"))
+        case CommandState.ACCEPTED if status.text:
+            print(printable_text(_sentence(status.text, f"The run has not carried it out after {wait_s:g} s.")))
+            print(printable(f"To ask again: raycdc tables commands {config} {command.id}"))
         case CommandState.ACCEPTED:
             print("The run has not accepted the command yet. If this run does not, the next start does.")
             print(printable(f"To ask again: raycdc tables commands {config} {command.id}"))

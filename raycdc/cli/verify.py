@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raycdc.cli.screens.formatting import counted, duration_text
-from raycdc.config import load_config
+from raycdc.config import PipelineConfig, load_config
 from raycdc.core.terminal_text import printable, printable_json, printable_text
 from raycdc.errors import ConfigError, ExitCode
+from raycdc.model import TableId
 from raycdc.verify.results import ComparisonReport, ComparisonVerdict, TableResult
 from raycdc.verify.table import ComparisonTimeouts
 from raycdc.verify.verifier import Verifier, Watched
@@ -70,7 +71,7 @@ def verify_config(path: Path, asked: VerifyOptions) -> int:
         finally:
             stopped.set()
     if asked.repair:
-        _repair(path, results, as_json=asked.as_json)
+        _repair(path, config, results, as_json=asked.as_json)
     verdicts = {result.verdict for result in results}
     if ComparisonVerdict.DIFFERENT in verdicts:
         return int(ExitCode.DIFFERENT)
@@ -79,21 +80,49 @@ def verify_config(path: Path, asked: VerifyOptions) -> int:
     return int(ExitCode.UNVERIFIED if unverified else ExitCode.DONE)
 
 
-def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> None:
+def _repair(path: Path, config: PipelineConfig, results: Sequence[TableResult], *, as_json: bool) -> None:
     """Request that differing rows are read again, by the run or at the next start.
 
-    A table whose rows cannot be named is resnapshotted. With JSON, only the results are printed to standard output.
+    A table is resnapshotted if its rows cannot be named, or if the next start parks its target. With JSON, only the
+    results are printed to standard output.
     """
+    from raycdc.source.snapshot.rereading.backfill_keys import distinct_lists
+
     out = sys.stderr if as_json else sys.stdout
     different = [result for result in results if result.verdict is ComparisonVerdict.DIFFERENT]
+    lacking = lacking_targets(config, [TableId.parse(result.target) for result in different])
     for table in dict.fromkeys(result.table for result in different):
-        comparisons = [one.comparison for one in different if one.table == table and one.comparison is not None]
+        ours = [one for one in different if one.table == table and one.comparison is not None]
+        comparisons = [one.comparison for one in ours if one.comparison is not None]
         with contextlib.redirect_stdout(out):
+            if behind := next((one.target for one in ours if TableId.parse(one.target) in lacking), ""):
+                _resnapshot(path, table, f"{behind} lacks epochs that were committed to it")
+                continue
             if not all(comparison.repair for comparison in comparisons):
                 _resnapshot(path, table, "its rows cannot be named one by one, or are too many")
                 continue
-            keys = [text for comparison in comparisons for text in comparison.repair]
-            _read_again(path, table, keys, sum(comparison.counts.different for comparison in comparisons))
+            # A row may differ in several targets of its table.
+            keys, count = distinct_lists([text for comparison in comparisons for text in comparison.repair])
+            _read_again(path, table, keys, count)
+
+
+def lacking_targets(config: PipelineConfig, targets: Sequence[TableId]) -> set[TableId]:
+    """Return those of `targets` that lack epochs of the commit record, or that their sink refuses, as after a restore.
+
+    The next start parks such a target before it carries out a backfill. Returns nothing during a run, which has found
+    that at its start, and nothing for a sink that keeps no record.
+    """
+    from raycdc.cli.planning.check_targets import held_targets
+    from raycdc.state.location import state_of
+    from raycdc.state.recovery import shortfalls
+    from raycdc.state.store import CheckpointStore
+
+    store = CheckpointStore(state_of(config), create=False)
+    record = store.last_commit()
+    if not targets or record is None or store.lock.holder():
+        return set()
+    holds, refused = held_targets(config, store.app_id, [name for name in targets if str(name) in record.tables])
+    return {*refused, *shortfalls(holds, recorded=record.tables)}
 
 
 def _read_again(path: Path, table: str, keys: Sequence[str], count: int) -> None:

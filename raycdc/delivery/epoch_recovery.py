@@ -26,7 +26,6 @@ from raycdc.errors import (
     TableRefusedError,
     TargetBlockedError,
     TargetDroppedError,
-    TargetModifiedError,
 )
 from raycdc.model import TableId
 from raycdc.model.evolution.events import RenameColumnEvent
@@ -193,9 +192,9 @@ class EpochRecovery:
         """Compare the targets with the commit record.
 
         Targets of tables that are no longer followed are ignored. A target that lacks recorded rows is parked if some
-        other target has its rows, or if it exists and another client changed it. If all targets lack recorded rows, the
-        sink itself was moved or is not accessible, and its error is raised. Row stores are in the state and not in the
-        sink, so they are handled one by one.
+        other target has its rows, or if it is the only one and was found, for example an older copy of it. If all
+        targets lack recorded rows, the sink itself was moved, restored or is not accessible, and its error is raised.
+        Row stores are in the state and not in the sink, so they are handled one by one.
 
         Returns None if nothing is lacking and the record stays as it is; otherwise the targets that the user has asked
         to resnapshot.
@@ -212,7 +211,7 @@ class EpochRecovery:
         owing = {name for name, sources in targets.items() if any(map(followed, sources))}
         asked = {name for name in owing if all(map(followed.is_asked_for, targets[name]))}
         here = owing - lacking.keys()
-        for name, (gone, held) in lacking.items():
+        for name, (gone, held, is_there) in lacking.items():
             after = _behind(last)
             if name in targets and name not in owing:
                 self._records.forget(name)
@@ -224,7 +223,7 @@ class EpochRecovery:
                         target, targets[target], after, TargetDroppedError(str(gone)), holds, anyway=anyway
                     )
                 self._records.forget(name)
-            elif not (here or name in asked or (isinstance(gone, TargetModifiedError) and len(owing) == 1)):
+            elif not (here or name in asked or (is_there and len(owing) == 1)):
                 # If all targets lack rows, there is one cause, such as a lost permission, which the user can correct.
                 raise SinkError(str(gone))
             else:

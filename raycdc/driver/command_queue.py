@@ -7,8 +7,8 @@ step and under its own generation, it writes the answer and the resulting reques
 
 | a command is | because |
 |---|---|
-| `accepted` | its file exists, and no driver has answered |
-| `acting` | its request is in the document; the next coordinator to start carries it out |
+| `accepted` | its file exists, or its request is in the document; the next coordinator to start carries it out |
+| `acting` | an epoch with its effect is sealed, and the sink does not hold the epoch yet |
 | `done` | an epoch with its effect is in the sink; for a resnapshot, an epoch with rows of the table |
 | `parked` | it was carried out, but the table was parked again at its first rows; the text has the reason |
 | `refused` | the command makes no sense for the table or for this source; the answer has the reason |
@@ -36,9 +36,9 @@ from raycdc.errors import ConfigError, StateError
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log.stream_state import stream_of
-from raycdc.source.tables.parking import CommandDecision, with_requests
+from raycdc.source.tables.parking import CommandDecision, Requests, with_requests
 from raycdc.source.tables.table_commands import CommandRules, TableCommand, as_it_is, judged, taken_back
-from raycdc.source.tables.table_requests import acting, ask_all, judge_rows, requests_of, stream_state
+from raycdc.source.tables.table_requests import acting, ask_all, is_carried_out, judge_rows, requests_of, stream_state
 from raycdc.state import codec
 from raycdc.state.configured import kept_sink, read_configured
 from raycdc.state.identity import read_identity
@@ -131,7 +131,7 @@ class CommandQueue:
         # Read the files before the answers: a driver deletes a file only after it wrote the answer.
         waiting = self.waiting()
         requests = requests_of(self._store)
-        answered = [_status(asked, acting=acting(asked, requests)) for asked in requests.commands]
+        answered = [self._status(asked, requests) for asked in requests.commands]
         known = {status.id for status in answered}
         return answered + [
             CommandStatus(one.id, str(one.action), one.table, CommandState.ACCEPTED)
@@ -231,6 +231,17 @@ class CommandQueue:
         except ConfigError as error:
             return command.refused(str(error))
 
+    def _status(self, asked: CommandDecision, requests: Requests) -> CommandStatus:
+        if asked.refused:
+            state = CommandState.REFUSED
+        elif not acting(asked, requests):
+            state = CommandState.PARKED if asked.parked else CommandState.DONE
+        else:
+            newest = self._store.last_manifest()
+            began = newest is not None and is_carried_out(asked, requests, newest)
+            state = CommandState.ACTING if began else CommandState.ACCEPTED
+        return CommandStatus(asked.command, asked.action, asked.table, state, asked.text)
+
     def _document(self, fingerprint: str) -> SchemaDocument:
         return SchemaDocument.from_json(self._store.document(fingerprint))
 
@@ -245,9 +256,3 @@ class CommandQueue:
         with suppress(KeyError, ValueError):
             return None if document is None else TableCommand.from_json(document)
         return None
-
-
-def _status(asked: CommandDecision, *, acting: bool) -> CommandStatus:
-    over = CommandState.PARKED if asked.parked else CommandState.DONE
-    state = CommandState.REFUSED if asked.refused else CommandState.ACTING if acting else over
-    return CommandStatus(asked.command, asked.action, asked.table, state, asked.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +71,11 @@ class StateLocation:
                     raise StateError(str(cause)) from cause
 
 
+#: How long a start waits for a command that has the state for a moment, and how often it asks.
+BRIEF_S = 5.0
+_BRIEF_POLL_S = 0.1
+
+
 class StateLock:
     """The flock of a state, which excludes other processes of this machine as long as its process lives."""
 
@@ -79,13 +85,20 @@ class StateLock:
     def __repr__(self) -> str:
         return f"StateLock({str(self._location.work)!r}, holder={self.holder()!r})"
 
-    def take(self) -> Lease:
-        """Take the lock. Raises `StateError` that names the process that has it."""
+    def take(self, *, wait_s: float = 0.0) -> Lease:
+        """Take the lock. Raises `StateError` that names the process that has it, if it keeps it for `wait_s`."""
         folder = LocalFolder(self._location.work)
         if self._location.on_store:
             # A machine on which the pipeline never ran has no work folder.
             folder.create()
-        return folder.lease("lease")
+        until_s = time.monotonic() + wait_s
+        while True:
+            try:
+                return folder.lease("lease")
+            except StateError:
+                if time.monotonic() >= until_s:
+                    raise
+            time.sleep(_BRIEF_POLL_S)
 
     def holder(self) -> str:
         """Return the pid of the process on this host that has the lock; empty if none has it."""

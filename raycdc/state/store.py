@@ -49,7 +49,7 @@ from raycdc.state.drivers.heartbeat import require_vacant
 from raycdc.state.files.folder import DISK, Disk, Lease, LocalFolder
 from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.identity import NAME, identity_of, require_identity
-from raycdc.state.location import StateLocation, StateLock
+from raycdc.state.location import BRIEF_S, StateLocation, StateLock
 from raycdc.state.manifests.epoch_files import epoch_name, numbers
 from raycdc.state.manifests.manifest import STATE_NODE, Manifest
 from raycdc.state.manifests.manifest_files import KnownManifest, ManifestCompaction, ManifestFiles
@@ -154,9 +154,10 @@ class CheckpointStore:
 
         Raises `StateError` that names the process that has it. The lock does not exclude a driver on another machine;
         the heartbeats of such a driver do. If it died without a last report, the call waits for
-        `raycdc.state.drivers.heartbeat.SILENT_S` (`require_vacant` explains `wait`).
+        `raycdc.state.drivers.heartbeat.SILENT_S` (`require_vacant` explains `wait`). Commands such as ``raycdc tables``
+        have the state for a moment only, so the call waits up to `BRIEF_S` for a process that has the lock.
         """
-        lock = self.lock.take()
+        lock = self.lock.take(wait_s=BRIEF_S)
         try:
             require_vacant(self.generations, str(self.location), lock=self.lock.identity, wait=wait)
         except BaseException:

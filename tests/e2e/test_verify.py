@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,14 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from raycdc.cli import main
+from raycdc.cli.inspect.inspect_checkpoint import state_location_of
+from raycdc.cli.verify import lacking_targets
+from raycdc.config import load_config
+from raycdc.driver.command_queue import CommandQueue, CommandState
 from raycdc.errors import ExitCode
+from raycdc.model import TableId
 from raycdc.sandbox.servers import MariaDbServer, MongoDb, PostgresServer
+from raycdc.state.store import CheckpointStore
 from raycdc.verify.source_rows import SourceTableRows
 from raycdc.verify.targets.api import RowFilter
 from raycdc.verify.targets.delta import DeltaRows
@@ -75,6 +82,24 @@ def test_what_others_did_to_a_target_is_found(job: Job) -> None:
     assert (code, counts(lines["t"])) == (ExitCode.DIFFERENT, {"missing": 2, "extra": 1, "changed": 1})
     assert lines["t"]["keys"] == {"missing": ["7", "8"], "extra": ["5000"], "changed": ["9"]}
     assert lines["t"]["columns"] == ["b"]
+
+
+def test_a_target_that_was_brought_back_is_read_anew_because_a_start_would_park_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", job.server.cdc_user)
+    older = shutil.copytree(job.lake, job.lake.with_name("older"))
+    job.server.execute("UPDATE t SET b = 'later' WHERE id < 20", database=job.database)
+    catch_up(job)
+    shutil.rmtree(job.lake)
+    shutil.copytree(older, job.lake)
+    assert lacking_targets(load_config(job.configuration()), [TableId(job.database, "t")])
+    code, _ = verified(job, "--repair")
+    assert code == ExitCode.DIFFERENT
+    (asked,) = CommandQueue(CheckpointStore(state_location_of(job.configuration()), create=False)).all()
+    assert (asked.action, asked.state) == ("resnapshot", CommandState.ACCEPTED)
+    catch_up(job)
+    require_verified(job, rows=3000)
 
 
 def test_a_renamed_column_has_its_values_and_one_that_lost_them_is_named(job: Job) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -321,3 +322,50 @@ def test_a_truncation_at_the_source_takes_no_rows_of_others_from_an_adopted_targ
     sink.apply_schema(work)
     sink.commit(work, sink.stage([work])[work.target])
     assert {row["id"] for row in world.rows(items)} == {20}
+
+
+@pytest.mark.parametrize("kind", EACH)
+@pytest.mark.parametrize("tables", [("items",), ("items", "orders")])
+def test_a_target_that_was_brought_back_parks_its_table_also_if_it_is_the_only_one(
+    kind: str, tables: tuple[str, ...], tmp_path: Path
+) -> None:
+    world = new_world(kind, tmp_path)
+    world.script.tables.clear()
+    scripted = [world.script.table(f"shop.{name}") for name in tables]
+    for table in scripted:
+        table.read([{"id": n, "name": "read", "qty": n} for n in range(1, 5)])
+    world.script.seal()
+    world.restart()
+    shutil.copytree(folder(world), tmp_path / "older")
+    for table in scripted:
+        table.insert({"id": 9, "name": "log", "qty": 9})
+    world.script.seal(final=True)
+    world.restart()
+    shutil.rmtree(folder(world))
+    shutil.copytree(tmp_path / "older", folder(world))
+    world.restart(parking=ParkingPolicy())
+    record = world.store.last_commit()
+    assert record is not None
+    assert record.parked.keys() == {"shop.items"}
+
+
+def test_a_target_that_is_missing_ends_the_start_of_a_pipeline_that_has_no_other(tmp_path: Path) -> None:
+    """Its sink may be elsewhere, which a person can correct without another snapshot."""
+    world = new_world("delta-upsert", tmp_path)
+    world.script.tables.clear()
+    world.script.table("shop.items").read([{"id": 1, "name": "read", "qty": 1}])
+    world.script.seal(final=True)
+    world.restart()
+    shutil.rmtree(folder(world))
+    with pytest.raises(SinkError, match="holds nothing of this pipeline"):
+        world.restart(parking=ParkingPolicy())
+
+
+def test_a_start_waits_for_a_command_that_has_the_state_for_a_moment(tmp_path: Path) -> None:
+    config, _, state = of_generated_tables(tmp_path, "shop.items")
+    assert main(["run", str(config), "--local", "--until", "caught-up"]) == 0
+    lease = CheckpointStore(state, create=False).lease()
+    timer = threading.Timer(0.5, lease.release)
+    timer.start()
+    assert main(["run", str(config), "--local", "--until", "caught-up"]) == 0
+    timer.join()

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from raycdc.config import PipelineConfig
 from raycdc.config.checks import CheckResult
 from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.delivery.outcomes import StartForecast
@@ -20,12 +21,13 @@ from raycdc.delivery.targets.parked_targets import ParkingPolicy, parks_of
 from raycdc.driver.data_side import sink_context
 from raycdc.driver.fitting import naming_location, require_nothing_written
 from raycdc.driver.resolve import ResolvedRun
+from raycdc.driver.startup_checks import Start
 from raycdc.errors import ParkReason, RaycdcError, RoutesRefusedError, SchemaError, SinkError, TableRefusedError
 from raycdc.model import TableId
 from raycdc.segments.tasks import run_in_process
 from raycdc.sinks.api import SinkContext
 from raycdc.state.configured import FullBy
-from raycdc.state.recovery import another_copy
+from raycdc.state.recovery import CommitVector, another_copy
 from raycdc.state.store import CheckpointStore
 
 #: The maximum number of new targets that are examined, because topics and servers are queried one by one.
@@ -75,6 +77,28 @@ def lying_there(run: ResolvedRun, targets: Collection[TableId]) -> dict[TableId,
             except TableRefusedError:
                 lying[target] = False
     return lying
+
+
+def held_targets(
+    config: PipelineConfig, app_id: str, targets: Collection[TableId]
+) -> tuple[dict[TableId, CommitVector | None], set[TableId]]:
+    """Return the vectors that `targets` hold, and the targets that their sink refuses. Changes nothing.
+
+    Both are empty for a sink that keeps no record. Raises `SinkError`.
+    """
+    sink = Start(config).sink
+    holds: dict[TableId, CommitVector | None] = {}
+    refused: set[TableId] = set()
+    if not sink.durable:
+        return holds, refused
+    sink.inspect(sink_context(config, app_id, run_in_process))
+    with closing(sink):
+        for target in targets:
+            try:
+                holds[target] = sink.committed(target)
+            except TableRefusedError:
+                refused.add(target)
+    return holds, refused
 
 
 def _findings(run: ResolvedRun, sink: Any, tables: Collection[TableId], *, again: bool) -> list[CheckResult]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from raycdc.core.activity import Stage
 from raycdc.delivery.ports import EpochPorts
@@ -33,6 +34,18 @@ from raycdc.state.recovery import (
     strangers,
 )
 from raycdc.state.store import CheckpointStore
+
+
+class LackingTarget(NamedTuple):
+    """A target that lacks rows of the commit record, with the reason and the vector that it holds.
+
+    If `is_there` is True, the target was found: it has an older record, or the sink names what others did to it.
+    Otherwise it is missing, and perhaps the whole sink is elsewhere.
+    """
+
+    error: TableRefusedError
+    held: CommitVector | None
+    is_there: bool
 
 
 class TargetRecords:
@@ -75,9 +88,9 @@ class TargetRecords:
 
     def check_record(
         self, recorded: Mapping[str, tuple[int, int]], digests: Mapping[str, int], committed: int, newest: int
-    ) -> dict[TableId, tuple[TableRefusedError, CommitVector | None]]:
-        """Return the targets that lack rows of the record of `committed`, with the reason and the vector that they
-        hold. `recorded` are the vectors of the record, and `digests` its digests.
+    ) -> dict[TableId, LackingTarget]:
+        """Return the targets that lack rows of the record of `committed`. `recorded` are the vectors of the record, and
+        `digests` its digests.
 
         Raises `SinkError` if a target is ahead of the record and of the epochs sealed after it. Parked targets are not
         checked.
@@ -113,7 +126,14 @@ class TargetRecords:
         if refusal := ahead({n: v for n, v in holds.items() if n not in others}, recorded=most, sealed=sealed):
             raise SinkError(refusal.text)
         lacking = others | shortfalls(holds, recorded=owed)
-        return {name: (invalid.get(name) or TargetDroppedError(text), holds[name]) for name, text in lacking.items()}
+        return {
+            name: LackingTarget(
+                invalid.get(name) or TargetDroppedError(text),
+                holds[name],
+                is_there=holds[name] is not None or name in invalid,
+            )
+            for name, text in lacking.items()
+        }
 
     def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Return the entries of a record without those of targets that wait for a resnapshot, because such targets may

@@ -230,6 +230,16 @@ def acting(asked: CommandDecision, requests: Requests) -> bool:
     return not asked.refused and bool(waiting)
 
 
+def is_carried_out(asked: CommandDecision, requests: Requests, newest: Manifest) -> bool:
+    """Return True if a coordinator has carried out what the command requested, as the `newest` epoch shows. The source
+    has a log.
+    """
+    if asked.command in requests.rows:
+        every = map(Backfill.from_json, newest.enumerator.to_json().get("backfills", ()))
+        return any(each.request.backfill == asked.command for each in every)
+    return not any(requests.acts_on(name, stream_state(newest)) for name in asked.tables)
+
+
 def request_resnapshots(store: CheckpointStore, last: Manifest, start: LogStart, tables: Sequence[str]) -> None:
     """Request new snapshots of all `tables`, and of all known ones, with the log read from another position."""
     store.documents.write(REQUESTS, all_again(requests_of(store), last, start, tables).to_json())

@@ -31,6 +31,7 @@ DEAF_S = {
     ("server/client.py", "find"): 1.0,
     ("sinks/kafka/transactions.py", "_committed"): 30.0,
     ("state/files/folder.py", "_lock"): 0.1,
+    ("state/location.py", "take"): 5.0,
     ("storage/object_store.py", "_asked"): 120.0,
     ("driver/engine_promotion.py", "close"): 30.0,
     ("state/drivers/heartbeat.py", "require_vacant"): 15.0,

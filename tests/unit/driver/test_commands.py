@@ -134,7 +134,7 @@ def test_a_command_is_accepted_then_acting_and_done_once_the_sink_has_it(store: 
     assert desk.submit(PAUSE_A) == PAUSE_A.id
     assert state_of(desk, PAUSE_A) is CommandState.ACCEPTED
     desk.take(desk.waiting(), RULES)
-    assert state_of(desk, PAUSE_A) is CommandState.ACTING
+    assert state_of(desk, PAUSE_A) is CommandState.ACCEPTED
     assert desk.waiting() == []
     seal(store, with_requests(newest(store), requests_of(store)))
     assert state_of(desk, PAUSE_A) is CommandState.ACTING
@@ -403,7 +403,7 @@ def test_a_backfill_acts_until_the_sink_holds_an_epoch_that_says_it_is_over(stor
     assert "the rows that meet id > 3" in answer.text
     assert requests_of(store).rows == {one.id: RowsRequest(one.id, TableId.parse(A), where="id > 3")}
     commit(store)
-    assert state_of(desk, one) is CommandState.ACTING
+    assert state_of(desk, one) is CommandState.ACCEPTED
     ended(store, one)
     assert state_of(desk, one) is CommandState.ACTING
     commit(store)

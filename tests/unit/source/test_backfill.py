@@ -18,7 +18,7 @@ from raycdc.source.snapshot.enumerator.snapshot_plan import PlannedChunks
 from raycdc.source.snapshot.handoff.fold import deletes, left_alone
 from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.snapshot.rereading.backfill import Backfill, Backfills
-from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text, text_of_keys
+from raycdc.source.snapshot.rereading.backfill_keys import distinct_lists, keys_of_text, lists_of_keys, text_of_keys
 from raycdc.source.split import BackfillRows, SnapshotSplit
 from raycdc.source.tables.parking import Requests, RowsRequest
 from raycdc.source.tables.table_life import Live
@@ -240,3 +240,15 @@ def test_keys_that_the_log_told_of_are_left_out_whatever_it_said() -> None:
     changed = pa.Table.from_batches([deletes(pa.table({"id": [2]}), SCHEMA, first=9, read_ms=6)])
     left = left_alone(rows, changed, key=("id",))
     assert left.select(["id", "_seq"]).to_pylist() == [{"id": 1, "_seq": 0}, {"id": 3, "_seq": 1}]
+
+
+def test_keys_of_several_targets_are_read_again_once_each() -> None:
+    def keys(*numbers: int) -> pa.Table:
+        return pa.table({"id": pa.array(numbers, pa.int64()), "name": pa.array([f"n{n}" for n in numbers])})
+
+    first, second = lists_of_keys(keys(1, 2, 3)), lists_of_keys(keys(3, 2, 4))
+    lists, count = distinct_lists([*first, *second, ""])
+    assert count == 4
+    found = pa.concat_tables([keys_of_text(text) for text in lists])
+    assert sorted(found.column("id").to_pylist()) == [1, 2, 3, 4]
+    assert distinct_lists([]) == ([], 0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Sequence
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -44,6 +45,16 @@ def keys_of_text(text: str) -> pa.Table:
             return reader.read_all()
     except (ValueError, OSError, pa.ArrowException) as cause:
         raise StateError(f"A list of keys cannot be read: {cause}.") from cause
+
+
+def distinct_lists(texts: Sequence[str]) -> tuple[list[str], int]:
+    """Return lists of the same keys, each key once, and the number of keys. The lists may be of several targets."""
+    keys = [keys_of_text(text) for text in texts if text]
+    if len({table.schema for table in keys}) != 1:
+        return list(texts), sum(table.num_rows for table in keys)
+    every = pa.concat_tables(keys)
+    once = every.group_by(every.column_names).aggregate([]).select(every.column_names)
+    return list(lists_of_keys(once)), once.num_rows
 
 
 class DeletedKeys:

@@ -52,7 +52,7 @@ def test_a_table_begins_anew_once_somebody_agrees(
     code, said = told(capsys, "tables", "resnapshot", str(config), "shop.a", "--wait", "0")
     assert code == ExitCode.DONE, said
     states = {(status.action, status.table): status.state.value for status in desk.all()}
-    assert states == {("resnapshot", "shop.c"): "refused", ("resnapshot", "shop.a"): "acting"}
+    assert states == {("resnapshot", "shop.c"): "refused", ("resnapshot", "shop.a"): "accepted"}
     assert run(config) == ExitCode.DONE
     assert (begun(tmp_path, "a"), begun(tmp_path, "b")) == (2, 1)
     monkeypatch.setattr(sys, "stdin", io.StringIO())  # a script has no terminal, and is not asked

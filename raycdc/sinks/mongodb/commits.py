@@ -6,6 +6,11 @@ the same record, the later write fails. While several tasks write an epoch, ``ra
 task, its *fence*, with a token of this round of tasks. Each transaction of a task changes the task's fence. Writing the
 record removes the fences. If a task outlives its driver, or was repeated, it can therefore change nothing any more: its
 next transaction finds no fence, and a transaction that is running conflicts with the removal.
+
+Documents of others look like rows in a collection that was adopted. Therefore ``raycdc_row`` has the ``_id`` of each
+document that is a row of the pipeline's (`DocumentLayout.rows`). It is written in the same transactions as the
+documents. The record has the *list*, a token that begins the ``_id`` of all entries of one adoption. A schema change
+changes the documents of the list alone (`migration`).
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from pymongo.errors import DuplicateKeyError
 
 from raycdc.errors import FencedError, RaycdcError, SinkUnavailableError
 from raycdc.model import TableId
-from raycdc.sinks.mongodb.plugin import COMMITS, FENCES
+from raycdc.sinks.mongodb.plugin import COMMITS, FENCES, ROWS
 from raycdc.sinks.mongodb.server import Document, Server, Session
 from raycdc.sinks.mongodb.types import ID
 from raycdc.sinks.record import TargetRecord
@@ -95,7 +100,8 @@ class MigrationProgress:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The commit record as it was read. `operations` and `progress` belong to an unfinished migration (`migration`).
-    `fenced` is True if there are fences. `uuid` is the id of the target's collection (empty: unknown).
+    `fenced` is True if there are fences. `uuid` is the id of the target's collection (empty: unknown). `rows` is the
+    list of rows of an adopted target (empty: there is none).
     """
 
     held: TargetRecord
@@ -104,14 +110,16 @@ class Kept:
     progress: MigrationProgress | None = None
     fenced: bool = False
     uuid: str = ""
+    rows: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordChange:
     """The new record, with a migration's `operations` and `progress`.
 
-    `fences` replace all existing fences. `uuid` is the new id of the target's collection, if it has changed. If `alone`
-    is True, the records and fences of other pipelines are removed, because their rows in the target were removed.
+    `fences` replace all existing fences. `uuid` is the new id of the target's collection, and `rows` its new list of
+    rows, if they have changed. If `alone` is True, the records and fences of other pipelines are removed, because their
+    rows in the target were removed.
     """
 
     held: TargetRecord
@@ -119,6 +127,7 @@ class RecordChange:
     progress: MigrationProgress | None = None
     fences: Sequence[str] = ()
     uuid: str = ""
+    rows: str = ""
     alone: bool = False
 
 
@@ -131,7 +140,7 @@ class CommitCollection:
 
     def prepare(self) -> None:
         """Create the collections, which a transaction of older servers cannot do."""
-        for name in (COMMITS, FENCES):
+        for name in (COMMITS, FENCES, ROWS):
             self._server.create(TableId(self._server.record, name))
 
     def read(self, target: TableId) -> Kept | None:
@@ -149,6 +158,7 @@ class CommitCollection:
             MigrationProgress.of(document["progress"]),
             document["fenced"],
             document.get("uuid", ""),
+            document.get("rows", ""),
         )
 
     def write(
@@ -169,14 +179,16 @@ class CommitCollection:
             return self._server.transaction(lambda own: self.write(own, target, before, change, positions))
         held, fences = change.held, change.fences
         uuid = change.uuid or (before.uuid if before else "")
+        rows = change.rows or (before.rows if before else "")
         version = before.version + 1 if before else 1
-        now = Kept(held, version, change.operations, change.progress, bool(fences), uuid)
+        now = Kept(held, version, change.operations, change.progress, bool(fences), uuid, rows)
         document = dict(zip(TargetRecord.NAMES, held.row(), strict=True)) | {
             "version": now.version,
             "operations": None if now.operations is None else now.operations.document(),
             "progress": None if now.progress is None else now.progress.document(),
             "fenced": now.fenced,
             "uuid": now.uuid,
+            "rows": now.rows,
             "positions": json.dumps(dict(positions)),
         }
         commits, fenced = self._server.own(COMMITS), self._server.own(FENCES)
@@ -208,6 +220,10 @@ class CommitCollection:
         )
         if result.matched_count == 0:
             raise FencedError(f"{target}: a task wrote for an epoch that is over, or for a driver that was replaced.")
+
+    def rows(self) -> Any:
+        """Return the collection with the lists of rows."""
+        return self._server.own(ROWS)
 
     def has_other_writers(self, target: TableId) -> bool:
         """Return True if another pipeline writes to `target`."""

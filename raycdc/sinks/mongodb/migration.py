@@ -1,5 +1,9 @@
 """Applies schema changes to a collection: its documents are changed in key order, some thousand per transaction.
 
+Only the pipeline's own documents are changed. In a collection that the pipeline created these are all documents. In an
+adopted collection they are those in the list of rows (`commits`), and in a changelog those with the pipeline's name in
+their ``_id``.
+
 A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. The work
 to do is first written to the record: `operations`, and the fields to copy in the record's intent. Each batch of
 documents is changed in a transaction that also advances the record's `progress`, the last changed ``_id``. The
@@ -17,6 +21,8 @@ from typing import Any
 
 import bson
 import pyarrow as pa
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
 from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateOne
 
@@ -63,9 +69,11 @@ def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
     return data
 
 
-def migrate(server: Server, commits: CommitCollection, target: TableId, record: Kept, positions: Positions) -> Kept:
+def migrate(
+    server: Server, commits: CommitCollection, target: TableId, record: Kept, positions: Positions, *, by: str = ""
+) -> Kept:
     """Carry out the remaining operations of `record`. Return the record that marks the operations as done and has the
-    new columns.
+    new columns. `by` identifies the pipeline in the ``_id`` of a changelog's documents; empty if the target is none.
     """
     operations = record.operations
     assert operations is not None
@@ -74,7 +82,7 @@ def migrate(server: Server, commits: CommitCollection, target: TableId, record: 
     if operations.empty:
         record = empty(server, commits, target, record, positions)
     elif operations or intent.copies:
-        return _change_all(server, commits, target, record, operations, positions)
+        return _change_all(server, commits, target, record, positions, by)
     return commits.write(None, target, record, RecordChange(record.held.known(intent.marker)), positions)
 
 
@@ -105,17 +113,21 @@ def _change_all(
     commits: CommitCollection,
     target: TableId,
     record: Kept,
-    operations: Operations,
     positions: Positions,
+    by: str,
 ) -> Kept:
     collection = server.collection(target)
+    listed = "" if record.held.created or by else record.rows
+    ours = {f"{ID}.by": by} if by else {}
+    operations = record.operations
+    assert operations is not None
     assert record.held.intent is not None
     updates, copies = _updates(operations), record.held.intent.copies
     done = record.held.known(record.held.intent.marker)
 
     def change(session: Session, before: Kept, keys: list[Any], *, last: bool) -> Kept:
         for update in updates if keys else ():
-            collection.update_many({ID: {"$in": keys}}, update, session=session)
+            collection.update_many({ID: {"$in": keys}, **ours}, update, session=session)
         if writes := _copied(server.keys(target), keys, copies, session) if keys and copies else []:
             collection.bulk_write(writes, session=session)
         if last:
@@ -124,29 +136,37 @@ def _change_all(
         return commits.write(session, target, before, further, positions)
 
     while record.operations is not None:
-        keys, last = _next_keys(server.keys(target), record.progress)
+        if listed:
+            keys, last = _next_keys(commits.rows(), record.progress, listed=listed)
+        else:
+            keys, last = _next_keys(server.keys(target), record.progress)
         record = server.transaction(partial(change, before=record, keys=keys, last=last))
         reach("after_batch")
     return record
 
 
-def _next_keys(collection: Any, progress: MigrationProgress | None) -> tuple[list[Any], bool]:
+def _next_keys(collection: Any, progress: MigrationProgress | None, *, listed: str = "") -> tuple[list[Any], bool]:
     """Return the next keys after `progress` in the order of the index, and True if they are the last keys. The order of
     the index is used because it includes keys of all types. A comparison in a query would find only keys of one type.
+    If `collection` is that of the lists of rows, the keys are those of the list `listed`.
     """
     found = collection.find({}, {ID: 1}).hint([(ID, 1)]).sort(ID, 1)
-    if progress is not None:
+    if listed:
+        first = MinKey() if progress is None else progress.last
+        found = found.min([(ID, {"rows": listed, "key": first})]).max([(ID, {"rows": listed, "key": MaxKey()})])
+    elif progress is not None:
         found = found.min([(ID, progress.last)])
     keys: list[Any] = []
     size = 0
     with found.limit(BATCH_DOCUMENTS + 2) as cursor:
         for one in cursor:
-            data = bson.encode({ID: one[ID]})
+            key = one[ID]["key"] if listed else one[ID]
+            data = bson.encode({ID: key})
             if progress is not None and not keys and data == bson.encode(progress.document()):
                 continue
             if len(keys) == BATCH_DOCUMENTS or (keys and size + len(data) > _BATCH_BYTES_MAX):
                 return keys, False
-            keys.append(one[ID])
+            keys.append(key)
             size += len(data)
     return keys, True
 

@@ -15,6 +15,7 @@ from raycdc.plugins import Plugin
 #: The collections of the database `MongoDbSinkConfig.record` (`raycdc.sinks.mongodb.commits`).
 COMMITS = "raycdc_commit"
 FENCES = "raycdc_fence"
+ROWS = "raycdc_row"
 
 
 class MongoDbSinkConfig(SinkConfig):
@@ -26,7 +27,9 @@ class MongoDbSinkConfig(SinkConfig):
         example="mongodb://cdc:${env:MONGODB_PASSWORD}@127.0.0.1:27017/?replicaSet=rs0&authSource=admin",
     )
     record: str = option(
-        "raycdc", help="Database that holds the record of commits (raycdc_commit and raycdc_fence).", min_length=1
+        "raycdc",
+        help="Database that holds the record of commits (raycdc_commit, raycdc_fence and raycdc_row).",
+        min_length=1,
     )
 
     @field_validator("uri")
@@ -37,7 +40,7 @@ class MongoDbSinkConfig(SinkConfig):
 
     @property
     def names(self) -> NameRules:
-        ours = frozenset(f"{self.record.lower()}.{name}" for name in (COMMITS, FENCES))
+        ours = frozenset(f"{self.record.lower()}.{name}" for name in (COMMITS, FENCES, ROWS))
         return replace(NAMES["mongodb"], ours=ours)
 
 

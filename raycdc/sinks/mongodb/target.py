@@ -54,7 +54,7 @@ from raycdc.sinks.mongodb.types import (
     spread,
     subtype_of,
 )
-from raycdc.sinks.mongodb.writing import Statement, updates_of
+from raycdc.sinks.mongodb.writing import Statement, short, updates_of
 from raycdc.sinks.record import Before, Intent, TargetRecord, again, renamed
 from raycdc.sinks.steps import (
     CommitMetadata,
@@ -132,9 +132,46 @@ def _refuse(document: Document | None, target: TableId, where: str, why: str) ->
         )
 
 
+#: A new snapshot of an adopted collection would delete documents of others, so `require_own` refuses it.
+_WAY_OUT = (
+    'Rename the collection, and the pipeline makes a new one; or set pipeline.on_existing = "replace", which deletes '
+    "all of its documents."
+)
 _NUMBERS = ("int", "long", "double", "decimal")
 #: For a BSON form, all types whose values may equal a value of the form, if there are several such types.
 _TYPES = dict.fromkeys((BsonForm.INT32, BsonForm.INT64, BsonForm.UINT64, BsonForm.DOUBLE, BsonForm.DECIMAL), _NUMBERS)
+
+
+def check_fields(server: Server, work: Work, held: TargetRecord, planned: DatabasePlan) -> None:
+    """Raise `TargetExistsError` if a document has a field with the name of a new or renamed column."""
+    known = {ID, *(column.name for column in held.columns)}
+    new = [p.column.name for p in planned.columns if p.column.name not in known]
+    # The fields of whole documents are the source's own.
+    if not new or spread(work.schema.columns):
+        return
+    document = server.keys(work.target).find_one({"$or": [{name: {"$exists": True}} for name in new]}, [*new])
+    if document is not None:
+        field = next(name for name in new if name in document)
+        raise TargetExistsError(
+            f"The collection {work.target} in {server.where} has documents with a field {field}, which others wrote, "
+            f"and the source has a column of that name now. No document was changed. {_WAY_OUT}"
+        )
+
+
+def require_own_documents(target: TableId, record: Kept, where: str, *, others: bool) -> None:
+    """Raise `TargetExistsError` if the pipeline does not know which documents are its rows. `others` is True if another
+    pipeline writes to the collection.
+    """
+    if not (record.rows or record.held.created):
+        why = "an earlier version of raycdc adopted it"
+    elif record.held.created and others:
+        why = "another pipeline writes to it"
+    else:
+        return
+    raise TargetExistsError(
+        f"The collection {target} in {where} may have documents of others ({why}), and a column that was dropped, "
+        f"renamed or added with a default changes documents. No document was changed. {_WAY_OUT}"
+    )
 
 
 class MongoDbSteps(Target):
@@ -222,9 +259,8 @@ class MongoDbSteps(Target):
             )
         if self._context.upsert:
             check_keys(self._server.collection(self.name), self.name, work.schema, self._server.where)
-        self._write(
-            self._kept, _new(work, commit_metadata, created=False), commit_metadata, uuid=_uuid(self._described)
-        )
+        held, uuid = _new(work, commit_metadata, created=False), _uuid(self._described)
+        self._write(self._kept, held, commit_metadata, uuid=uuid, rows=uuid4().hex)
 
     def evolve(self, work: Work, commit_metadata: CommitMetadata) -> None:
         record, context = self._same(self._recorded), self._context
@@ -243,6 +279,11 @@ class MongoDbSteps(Target):
             self.require_own(alone=alone, on_existing=context.on_existing)
             held = replace(held, created=True)
         operations = operations_of(self.name, held.columns, held.key if context.upsert else (), planned)
+        if context.upsert and not planned.emptied:
+            check_fields(self._server, work, held, planned)
+            if operations or planned.copied:
+                others = self._commits.has_other_writers(self.name)
+                require_own_documents(self.name, record, self._server.where, others=others)
         if operations or planned.copied:
             intent = Intent(str(work.epoch), columns, key, before, copies=planned.copied)
             begun = replace(held, vector=replace(held.vector, generation=work.generation), intent=intent)
@@ -322,7 +363,7 @@ class MongoDbSteps(Target):
     ) -> None:
         record = self._recorded
         written = record.held.written(commit_metadata.vector)
-        layout, merged_target = self._tasks.layout(work, record.held), self._tasks.merged_target(work)
+        layout, merged_target = self._tasks.layout(work, record.held, record.rows), self._tasks.merged_target(work)
         changes = list(statements(layout, self._context.table_input(work, inserted)))
         groups = [merged_rows(self._context.table_input(work, inputs), merged_target) for inputs in merged]
         for writes in (deletions, merges):
@@ -333,7 +374,7 @@ class MongoDbSteps(Target):
             for rows in groups if merged_target else ():
                 check_claims(self._server, layout, rows, alone=len(work.merged) == 1, session=session)
             for statement in chosen:
-                self._server.run(session, work.target, statement.command, statement.documents)
+                statement.run(self._server, session, work.target)
             reach("in_commit")
             return now
 
@@ -363,7 +404,7 @@ class MongoDbSteps(Target):
         record = self._recorded
         written = record.held.written(commit_metadata.vector)
         begun = replace(record.held, vector=replace(commit_metadata.vector, step=STEP_APPEND))
-        layout = self._tasks.layout(work, begun)
+        layout = self._tasks.layout(work, begun, record.rows)
         if work.merged and self._context.upsert and not emptied and not _in_part(record, work):
             # Keys are checked before the first row is written, because a duplicate that is found later could be a row
             # of this same epoch.
@@ -399,7 +440,8 @@ class MongoDbSteps(Target):
         return self._kept
 
     def _migrate(self, record: Kept, commit_metadata: CommitMetadata) -> Kept:
-        self._kept = migrate(self._server, self._commits, self.name, record, commit_metadata.positions)
+        by = "" if self._context.upsert else short(self._context.app_id)
+        self._kept = migrate(self._server, self._commits, self.name, record, commit_metadata.positions, by=by)
         return self._kept
 
     def _same(self, record: Kept) -> Kept:

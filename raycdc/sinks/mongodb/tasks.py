@@ -175,8 +175,8 @@ class LoadTasks:
         """
         return MergedTarget.of(work) if self._context.upsert else None
 
-    def layout(self, work: Work, held: TargetRecord) -> DocumentLayout:
-        """Return the layout of the documents of `work` in a collection with the record `held`."""
+    def layout(self, work: Work, held: TargetRecord, rows: str) -> DocumentLayout:
+        """Return the layout of the documents of `work` in a collection with the record `held` and the list `rows`."""
         written = {column.name for column in work.schema.columns}
         dropped_columns = tuple(column.name for column in held.columns if column.name not in written)
         upsert = self._context.upsert
@@ -188,4 +188,5 @@ class LoadTasks:
             adopted=upsert and not held.created,
             dropped_columns=dropped_columns,
             made=work.made,
+            rows=rows,
         )

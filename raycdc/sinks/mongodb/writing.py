@@ -43,6 +43,7 @@ from raycdc.sinks.mongodb.documents import (
     encode,
     nulls,
 )
+from raycdc.sinks.mongodb.plugin import ROWS
 from raycdc.sinks.mongodb.server import Document, DuplicateError, Server, Session
 from raycdc.sinks.mongodb.types import ID, BsonForm, form_of, spread
 from raycdc.sinks.rows import DELETED, META_TYPES, target_columns
@@ -55,11 +56,20 @@ _ONE = ConstantElement(b"\x10limit\x00\x01\x00\x00\x00")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A command and its documents. `again` returns the statements that write the same documents by updates."""
+    """A command and its documents. `again` returns the statements that write the same documents by updates. `listed`
+    are the statements for the list of rows, in the same transaction.
+    """
 
     command: str
     documents: bytes
     again: Callable[[], Iterator[Statement]] | None = None
+    listed: tuple[Statement, ...] = ()
+
+    def run(self, server: Server, session: Session, target: TableId) -> None:
+        """Run the statement and those of the list of rows. Raises the errors of `Server.run`."""
+        server.run(session, target, self.command, self.documents)
+        for statement in self.listed:
+            server.run(session, TableId(server.record, ROWS), statement.command, statement.documents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,8 @@ class DocumentLayout:
 
     `dropped_columns` are fields that the source no longer has; they are written as null. `by` identifies the pipeline
     in ``_id``. `made` are the columns that a transform made (`TableCommit`): if a document has a field of its own with
-    such a name, that field is left out.
+    such a name, that field is left out. `rows` is the list of rows of an adopted target (`commits`; empty: there is
+    none).
     """
 
     target: TableId
@@ -78,6 +89,7 @@ class DocumentLayout:
     adopted: bool = False
     dropped_columns: Sequence[str] = ()
     made: Sequence[str] = ()
+    rows: str = ""
 
     def inserts(self, batches: Iterable[pa.RecordBatch], *, split: str = "") -> Iterator[Statement]:
         """Yield statements that insert every row as a new document."""
@@ -106,8 +118,9 @@ class DocumentLayout:
         """Yield statements that delete the documents of all rows, even of rows that are written again later."""
         for batch in _sliced(batches):
             ident = self._id(batch, "")
-            for data, _, _ in self._encoded(Group("", [Group("q", [ident]), _ONE]), batch):
-                yield Statement("delete", data)
+            for data, first, end in self._encoded(Group("", [Group("q", [ident]), _ONE]), batch):
+                listed = self._listed(batch.slice(first, end - first), "delete", _ONE)
+                yield Statement("delete", data, listed=tuple(listed))
 
     def refusal(self, batch: pa.RecordBatch) -> str:
         """Return the reason why rows cannot become documents; empty if they can."""
@@ -136,8 +149,16 @@ class DocumentLayout:
         fields, ident = self._elements(batch, split)
         body = [Group("$set", fields)] if self.adopted else fields
         statement = Group("", [Group("q", [ident]), Group("u", body), _UPSERT])
-        for data, _, _ in self._encoded(statement, batch):
-            yield Statement("update", data)
+        for data, first, end in self._encoded(statement, batch):
+            listed = self._listed(batch.slice(first, end - first), "update", Group("u", []), _UPSERT)
+            yield Statement("update", data, listed=tuple(listed))
+
+    def _listed(self, batch: pa.RecordBatch, command: str, *options: Element) -> Iterator[Statement]:
+        """Yield the statements that write the list of rows for the keys of `batch`."""
+        if self.adopted and self.rows:
+            entry = Group("q", [Group(ID, [_text(b"rows", self.rows), self._id(batch, "", name="key")])])
+            for data, _, _ in self._encoded(Group("", [entry, *options]), batch):
+                yield Statement(command, data)
 
     def _elements(self, batch: pa.RecordBatch, split: str) -> tuple[list[Element], Element]:
         columns = [column for column in self.columns() if column.name != ID]
@@ -153,15 +174,15 @@ class DocumentLayout:
                     fields.append(EncodedFields.of(column.name, batch.column(column.name), there, made=self.made))
         return fields, self._id(batch, split)
 
-    def _id(self, batch: pa.RecordBatch, split: str) -> Element:
+    def _id(self, batch: pa.RecordBatch, split: str, *, name: str = ID) -> Element:
         if self.changelog:
             seq = element("_seq", Column("_seq", META_TYPES["_seq"]), batch.column("_seq"))
-            return Group(ID, [seq, _text(b"split", split), _text(b"by", self.by)])
+            return Group(name, [seq, _text(b"split", split), _text(b"by", self.by)])
         key = [self.schema.column(name) for name in self.schema.primary_key]
         if len(key) == 1:
             with self._named(batch):
-                return element(ID, key[0], batch.column(key[0].name))
-        return Group(ID, [self._field(column, batch) for column in key])
+                return element(name, key[0], batch.column(key[0].name))
+        return Group(name, [self._field(column, batch) for column in key])
 
     def _field(self, column: Column, batch: pa.RecordBatch, *, missing: bool = False) -> Element:
         with self._named(batch):
@@ -202,7 +223,7 @@ def write(server: Server, target: TableId, statements: Iterable[Statement], guar
 
     def run(statement: Statement, session: Session) -> None:
         guard(session)
-        server.run(session, target, statement.command, statement.documents)
+        statement.run(server, session, target)
 
     for statement in statements:
         try:

@@ -26,7 +26,7 @@ from raycdc.errors import RaycdcError, RowRefusedError
 #: The column of a result that has the key.
 KEY = "_raycdc_key"
 
-_LONG_MAX = pa.scalar((1 << 63) - 1, pa.uint64())
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _OBJECT_ID = "^[0-9a-f]{24}$"
 _UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _FOUND = "_raycdc_found"
@@ -75,10 +75,8 @@ def canonical(column: pa.Array, key_type: str, *, key_path: str) -> pa.Array:
     """
     match key_type:
         case "long":
-            if column.type == pa.uint64():
-                column = pc.if_else(pc.less_equal(column, _LONG_MAX), column, pa.scalar(None, column.type))
             try:
-                return column.cast(pa.int64())
+                return _longs(column)
             except pa.ArrowException:  # Not reached, because columns of wider types are not resolved as long.
                 raise RowRefusedError(f"{key_path}: a key is no whole number") from None
         case "objectId" | "uuid":
@@ -89,6 +87,18 @@ def canonical(column: pa.Array, key_type: str, *, key_path: str) -> pa.Array:
             return column.cast(pa.string())
         case _:
             return column.cast(pa.binary())
+
+
+def _longs(column: pa.Array) -> pa.Array:
+    """Return whole numbers as int64; NULL for numbers beyond its range, such as BIGINT UNSIGNED has."""
+    if not (pa.types.is_decimal(column.type) or column.type == pa.uint64()):
+        return column.cast(pa.int64())
+    # A decimal of 19 digits can be compared with both bounds.
+    wide = column if column.type == pa.uint64() else column.cast(pa.decimal128(38, 0))
+    fits = pc.less_equal(wide, pa.scalar(_LONG_MAX).cast(wide.type))
+    if pa.types.is_decimal(column.type):
+        fits = pc.and_(fits, pc.greater_equal(wide, pa.scalar(_LONG_MIN).cast(wide.type)))
+    return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(pa.int64())
 
 
 class Cache:

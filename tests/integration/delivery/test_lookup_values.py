@@ -51,6 +51,16 @@ def options(mongodb: MongoDb, users: Any) -> LookupOptions:
     )
 
 
+@pytest.mark.parametrize(
+    "column", [pa.array([1, 2**63, 2**64 - 1, None, 2**63 - 1], kind) for kind in (pa.uint64(), pa.decimal128(20, 0))]
+)
+def test_a_number_that_no_key_can_equal_is_null_and_the_others_are_looked_up(column: pa.Array) -> None:
+    assert canonical(column, "long", key_path="x").to_pylist() == [1, None, None, None, 2**63 - 1]
+    negative = pa.array([-(2**63), -(2**63) - 1, 7], pa.decimal128(38, 0))
+    assert canonical(negative, "long", key_path="x").to_pylist() == [-(2**63), None, 7]
+    assert canonical(pa.array([5], pa.decimal128(3, 0)), "long", key_path="x").to_pylist() == [5]
+
+
 def test_a_whole_number_finds_it_in_every_type_of_number(mongodb: MongoDb, users: Any) -> None:
     keys = [1, bson.Int64(2), 3.0, bson.Decimal128("4"), bson.Decimal128("5.00"), bson.Decimal128("6E+1"), 2**62]
     users.insert_many({"_id": key, "name": repr(key)} for key in keys)

@@ -281,7 +281,7 @@ class Pipeline:
             source_side = SourceSide(config, store, silent, spec, launcher)
             source_side.sweep()
             sealed_before = store.next_epoch() - 1
-            yield Ledger(
+            ledger = Ledger(
                 store,
                 self._supervised(run, run.stack, source_side),
                 bad_records(config, store),
@@ -289,6 +289,10 @@ class Pipeline:
                 generation=run.leadership.term.generation,
                 sealed_before=sealed_before,
             )
+            try:
+                yield ledger
+            finally:
+                ledger.close()
 
     @contextmanager
     def _one_run(

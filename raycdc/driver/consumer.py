@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from raycdc.delivery.dead_letters import DeadLetters
-from raycdc.errors import StateError
+from raycdc.errors import RaycdcError, StateError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.segments import read_segment
@@ -55,7 +55,11 @@ class Epoch:
                 yield from read_segment(segment, columns, access=self._access, symbols=True)
 
     def ack(self) -> None:
-        """Record that the rows are safe: this epoch never comes again, and its segments may be deleted."""
+        """Record that the rows are safe: this epoch never comes again, and its segments may be deleted.
+
+        If it raises an error, nothing was recorded, and the epoch comes again. Raises `StateError` if the iterator of
+        epochs was closed.
+        """
         if self.acknowledged:
             return
         self._ledger.acknowledge(self.number)
@@ -92,6 +96,13 @@ class Ledger:
         self._sealed_before = sealed_before
         self._supervisor = supervisor
         self._access = access
+        self._closed = False
+        #: The first error of a step after an acknowledgement was recorded.
+        self._failed: RaycdcError | None = None
+
+    def close(self) -> None:
+        """Record that the run has ended, so that no epoch can be acknowledged any more."""
+        self._closed = True
 
     @property
     def acknowledged(self) -> int:
@@ -103,8 +114,11 @@ class Ledger:
         """Return the first sealed epoch after `epoch`, with present paths of its segments; None if none comes within
         `wait_s`.
 
-        Raises the error that ended the source side, and `DataError` for rows that the source cannot deliver.
+        Raises the error that ended the source side, the error of a step after the last acknowledgement, and `DataError`
+        for rows that the source cannot deliver.
         """
+        if self._failed is not None:
+            raise self._failed
         manifest = next_manifest(self.store, self._supervisor, epoch, wait_s)
         if manifest is None:
             return None
@@ -117,7 +131,18 @@ class Ledger:
         return replace(manifest, segments=self._access().located(manifest.segments))
 
     def acknowledge(self, epoch: int) -> None:
-        """Record that the rows of all epochs up to `epoch` are safe: they never come again."""
+        """Record that the rows of all epochs up to `epoch` are safe: they never come again.
+
+        If an error is raised, `epoch` was not recorded and comes again. An error after the record is raised by the next
+        call of `next_after` instead, so that no caller takes back rows whose epoch counts as acknowledged. Raises
+        `StateError` if the run has ended.
+        """
+        if self._closed:
+            raise StateError(
+                f"Epoch {epoch} was not acknowledged, because its run has ended: the iterator of epochs was closed, or "
+                "ended with an error. Nothing was recorded, and the epoch comes again with the next run. Call ack() "
+                "within the loop."
+            )
         for manifest in self.store.manifests(self.acknowledged):
             if manifest.epoch > epoch:
                 return
@@ -130,9 +155,12 @@ class Ledger:
                     before, epoch=manifest.epoch, generation=self._generation(), committed_ms=now_ms, tables=vectors
                 )
             )
-            complete_requests(self.store, manifest.epoch)
-            self._dead_letters.show(manifest.epoch)
-            self._supervisor.epoch_committed(manifest.epoch)
+            try:
+                complete_requests(self.store, manifest.epoch)
+                self._dead_letters.show(manifest.epoch)
+                self._supervisor.epoch_committed(manifest.epoch)
+            except RaycdcError as error:
+                self._failed = self._failed or error
 
     def is_end(self, epoch: int) -> bool:
         """Return True if the sealed epoch is the last one of this run; False for 0, which is before the first."""

@@ -13,7 +13,7 @@ from raycdc.config import load_config
 from raycdc.core.stopping import StoppedWaitingError
 from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.delivery.epoch_writer import EpochWriter
-from raycdc.errors import ConfigError, SinkError
+from raycdc.errors import ConfigError, SinkError, StateError
 from raycdc.model import TableId
 from raycdc.model.engines import EngineName
 from raycdc.observe.events import (
@@ -243,6 +243,38 @@ def test_a_caller_that_takes_epochs_closes_the_run(tmp_path: Path) -> None:
         epoch.ack()
         break
     assert (pipeline.status().step, pipeline.status().end) == ("ended", "closed")
+
+
+def test_an_epoch_is_acknowledged_within_its_run_or_not_at_all(tmp_path: Path) -> None:
+    config = load_config(configured(tmp_path))
+    pipeline = Pipeline(source=config.source, name="epochs", state=tmp_path / "epochs")
+    epochs = pipeline.epochs()
+    first = next(epochs)
+    epochs.close()  # type: ignore[attr-defined]
+    with pytest.raises(StateError, match="was not acknowledged, because its run has ended"):
+        first.ack()
+    assert not first.acknowledged
+    assert CheckpointStore(str(tmp_path / "epochs"), create=False).last_commit() is None
+    again = Pipeline(source=config.source, name="epochs", state=tmp_path / "epochs").epochs()
+    assert next(again).number == first.number
+    again.close()  # type: ignore[attr-defined]
+
+
+def test_an_error_after_an_acknowledgement_is_told_with_the_next_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StateError("the disk is full")
+
+    config = load_config(configured(tmp_path))
+    epochs = Pipeline(source=config.source, name="epochs", state=tmp_path / "epochs").epochs()
+    first = next(epochs)
+    monkeypatch.setattr("raycdc.driver.consumer.complete_requests", fails)
+    first.ack()
+    record = CheckpointStore(str(tmp_path / "epochs"), create=False).last_commit()
+    assert (first.acknowledged, record and record.epoch) == (True, first.number)
+    with pytest.raises(StateError, match="the disk is full"):
+        next(epochs)
 
 
 def test_epochs_that_a_recovery_commits_are_in_the_counts_of_the_run(

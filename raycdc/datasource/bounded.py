@@ -24,8 +24,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from raycdc.core.typed_codec import JsonObject
 from raycdc.datasource.options import ReadOptions
-from raycdc.datasource.rows import ADDED, as_rows, changelog_batches, column_types, seen_as, stored_names, widened
-from raycdc.errors import DataError, SchemaError, SourceError
+from raycdc.datasource.rows import ExpectedColumns, as_rows, changelog_batches, seen_as, stored_names, widened
+from raycdc.errors import DataError, SourceError
 from raycdc.model import RowKind, TableSchema
 from raycdc.model.keys import without
 from raycdc.segments import ANYWHERE, SegmentAccess, read_segment
@@ -45,7 +45,8 @@ class TableReadPartition(InputPartition):
     """The input of one task: a ``changelog``, the ``rows`` of chunks without the keys of `log`, or the ``last`` rows of
     keys.
 
-    A changelog has a watermark for each input; the other two kinds have one for all inputs.
+    A changelog has a watermark for each input; the other two kinds have one for all inputs. `key` are the columns of
+    the table's primary key.
     """
 
     def __init__(
@@ -54,11 +55,14 @@ class TableReadPartition(InputPartition):
         inputs: list[Input],
         watermarks: list[int | None],
         log: Sequence[Input] = (),
+        *,
+        key: Sequence[str] = (),
     ) -> None:
         super().__init__(what)
         self.inputs = inputs
         self.watermarks = watermarks
         self.log = list(log)
+        self.key = list(key)
 
 
 class RaycdcReader(DataSourceReader):
@@ -68,23 +72,22 @@ class RaycdcReader(DataSourceReader):
         """Create the reader with the same arguments as a `RaycdcStreamReader`."""
         self._options = options
         self._types = types
-        self._schema = expected
+        self._expected = expected
 
     def partitions(self) -> Sequence[InputPartition]:
         """Read the source to its end; return the tasks that read the resulting rows."""
         folder = new_folder()
         store, manifests = self._captured(folder)
         table = self._options.table
-        schema = self._schema
-        for manifest in manifests:
-            if table in manifest.tables:
-                schema = widened(table, schema, store.schema(manifest.tables[table].schema))
-        if schema is None or not any(table in manifest.tables for manifest in manifests):
+        schema = self._expected
+        columns = ExpectedColumns(table, self._types, given=schema is None)
+        parts = [manifest.tables[table] for manifest in manifests if table in manifest.tables]
+        for part in parts:
+            schema = widened(table, schema, store.schema(part.schema))
+        if schema is None or not parts:
             raise SourceError(f"The source of {self._options.config} has no table {table}.")
-        have = column_types(schema)
-        if other := [n for n, kind in self._types.items() if n not in ADDED and have.get(n) != kind]:
-            raise SchemaError(f"{table} changed its columns: {', '.join(other)}. Load the DataFrame again.")
-        self._schema = schema
+        columns.require_types(schema)
+        columns.require_kept(store.schema(parts[-1].schema), [change for part in parts for change in part.changes])
         found = [
             (seen_as(segment, store.schema(segment.schema), schema), manifest.watermark_ms)
             for manifest in manifests
@@ -104,8 +107,11 @@ class RaycdcReader(DataSourceReader):
         log = [segment for segment, _ in found if segment.kind != "snapshot"]
         inputs = [Input(segment) for segment in log]
         now = [manifests[-1].watermark_ms]
-        rows = [TableReadPartition("rows", task, now, inputs) for task in task_inputs(chunks, parallelism=threads)]
-        return [*rows, *(TableReadPartition("last", task, now) for task in by_partition(log))]
+        key = schema.primary_key
+        rows = [
+            TableReadPartition("rows", task, now, inputs, key=key) for task in task_inputs(chunks, parallelism=threads)
+        ]
+        return [*rows, *(TableReadPartition("last", task, now, key=key) for task in by_partition(log))]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the partition's rows as Arrow batches; nothing if there is no partition."""
@@ -121,28 +127,28 @@ class RaycdcReader(DataSourceReader):
                         entry, names, watermark_ms=watermark_ms, truncate=self._options.truncate
                     )
             case "rows":
-                for batch in self._untouched(partition.inputs, partition.log, stored_names(names)):
+                for batch in self._untouched(partition, stored_names(names)):
                     yield as_rows(batch, names, watermark_ms=partition.watermarks[0])
             case _:
-                for batch in self._last(partition.inputs, stored_names(names)):
+                for batch in self._last(partition, stored_names(names)):
                     yield as_rows(batch, names, watermark_ms=partition.watermarks[0])
 
-    def _untouched(self, chunks: list[Input], log: list[Input], names: list[str]) -> Iterator[pa.RecordBatch]:
+    def _untouched(self, partition: TableReadPartition, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of chunks whose keys are not in the log. For all other keys, the log has a newer row."""
-        key = list(self._table.primary_key)
-        inputs = [self._checked(batch).select(key) for batch in _read(log, [*key, "_op"])]
+        key = partition.key
+        inputs = [self._checked(batch).select(key) for batch in _read(partition.log, [*key, "_op"])]
         keys = pa.Table.from_batches(inputs) if inputs else None
-        for batch in _read(chunks, list(dict.fromkeys([*names, *key]))):
+        for batch in _read(partition.inputs, list(dict.fromkeys([*names, *key]))):
             if keys is None:
                 yield batch
             else:
                 yield batch.filter(pa.array(without(pa.Table.from_batches([batch]), keys)))
 
-    def _last(self, inputs: list[Input], names: list[str]) -> list[pa.RecordBatch]:
+    def _last(self, partition: TableReadPartition, names: list[str]) -> list[pa.RecordBatch]:
         """Return the last row of each key that still exists."""
-        key = self._table.primary_key
+        key = partition.key
         columns = list(dict.fromkeys([*names, *key, "_op", "_seq"]))
-        rows = pa.Table.from_batches([self._checked(batch) for batch in _read(inputs, columns)])
+        rows = pa.Table.from_batches([self._checked(batch) for batch in _read(partition.inputs, columns)])
         batches: list[pa.RecordBatch] = alive(last_per_key(rows, key, columns).rows).to_batches()
         return batches
 
@@ -152,11 +158,6 @@ class RaycdcReader(DataSourceReader):
                 f"{self._options.table} was emptied, or began again, while it was read. Run the query again."
             )
         return batch
-
-    @property
-    def _table(self) -> TableSchema:
-        assert self._schema is not None
-        return self._schema
 
     def _captured(self, folder: Path) -> tuple[CheckpointStore, list[Manifest]]:
         manifests: list[Manifest] = []

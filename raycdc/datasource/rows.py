@@ -21,8 +21,8 @@ source supports this.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,8 @@ from raycdc.datasource.options import ReadOptions
 from raycdc.errors import DataError, SchemaError, SourceError
 from raycdc.model import META_COLUMNS, RowKind, TableId, TableSchema
 from raycdc.model.batch import SYMBOLS
-from raycdc.model.column_names import spark_fold
+from raycdc.model.column_names import mysql_fold, spark_fold
+from raycdc.model.evolution.events import DropColumnEvent, RenameColumnEvent, SchemaChangeEvent
 from raycdc.model.evolution.merge import merge_schemas
 from raycdc.model.view import RowView
 from raycdc.segments import ANYWHERE, SegmentAccess, read_segment
@@ -82,6 +83,69 @@ def stored_names(names: Sequence[str]) -> list[str]:
 def column_types(schema: TableSchema) -> dict[str, str]:
     """Return each column's type in Spark SQL."""
     return {column.name: column.type.spark() for column in schema.columns}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedColumns:
+    """The columns that Spark expects of a table, in order, with their types in Spark SQL.
+
+    If `given` is True, the user named them with ``.schema("…")``; otherwise they are those of the table when the
+    DataFrame was loaded.
+    """
+
+    table: TableId
+    types: Mapping[str, str]
+    given: bool
+
+    def require_types(self, schema: TableSchema) -> None:
+        """Raise `SchemaError` if rows with `schema` lack a column, or have another type in it."""
+        have = column_types(schema)
+        added = {name: META_TYPES[name].spark() for name in META_COLUMNS} | {SIGN: "int", WATERMARK: "bigint"}
+        kinds = {**have, **added}
+        other = {name: kinds.get(name, "") for name, kind in self.types.items() if kinds.get(name) != kind}
+        if other and not self.given:
+            raise self.changed(other)
+        if other:
+            faults = "; ".join(
+                f"{name} is {kind} in the table and {self.types[name]} in the schema"
+                if kind
+                else f"the table has no column {name}"
+                for name, kind in other.items()
+            )
+            columns = ", ".join(f"{name} {kind}" for name, kind in have.items())
+            raise SchemaError(
+                f"The schema that was given does not fit {self.table}: {faults}. Choose among the columns of the "
+                f"table ({columns}) and those that the data source adds ({', '.join(ADDED)}), or leave the schema out."
+            )
+
+    def require_kept(self, schema: TableSchema, changes: Iterable[SchemaChangeEvent]) -> None:
+        """Raise `SchemaError` if the table has lost a column, which would be null in all or some of the rows.
+
+        `schema` is that of the last rows, and `changes` are the schema changes among all rows.
+        """
+        there = {mysql_fold(column.name) for column in schema.columns}
+        gone = {change.name for change in changes if isinstance(change, DropColumnEvent | RenameColumnEvent)}
+        wanted = [name for name in self.types if name not in ADDED]
+        if lost := [name for name in wanted if name in gone or mysql_fold(name) not in there]:
+            raise self.changed(lost)
+
+    def require_not_renamed(self, changes: Iterable[SchemaChangeEvent]) -> None:
+        """Raise `SchemaError` if a column was renamed to a name that is not expected, which has its values now."""
+        for change in changes:
+            if (
+                isinstance(change, RenameColumnEvent)
+                and change.name in self.types
+                and change.new_name not in self.types
+            ):
+                raise SchemaError(
+                    f"{self.table}: column {change.name} is called {change.new_name} now. Add {change.new_name} to the "
+                    "schema of the query, and start the query with the same checkpointLocation: no row was lost."
+                )
+
+    def changed(self, names: Iterable[str]) -> SchemaError:
+        """Return the error for columns that are not the same any more."""
+        again = "Correct the schema that was given, and load" if self.given else "Load"
+        return SchemaError(f"{self.table} changed its columns: {', '.join(names)}. {again} the DataFrame again.")
 
 
 def widened(table: TableId, known: TableSchema | None, schema: TableSchema) -> TableSchema:

@@ -27,6 +27,7 @@ from raycdc.core.typed_codec import JsonObject
 from raycdc.datasource.options import ReadOptions
 from raycdc.datasource.rows import (
     ADDED,
+    ExpectedColumns,
     changelog_batches,
     column_types,
     known_schema,
@@ -214,6 +215,10 @@ class RaycdcStreamReader(DataSourceStreamReader):
         if target is None:
             return []
         self._check_columns(target)
+        columns = ExpectedColumns(table, self._types, given=not self._takes_all)
+        for manifest in manifests if columns.given else ():
+            if table in manifest.tables:
+                columns.require_not_renamed(manifest.tables[table].changes)
         self._target = target
         watermarks = {s.path: m.watermark_ms for m in manifests for s in m.segments}
         segments = [
@@ -227,11 +232,13 @@ class RaycdcStreamReader(DataSourceStreamReader):
 
     def _check_columns(self, target: TableSchema) -> None:
         """Raise `SchemaError` if rows lack columns that Spark expects, or have columns that it does not expect."""
+        if not self._takes_all:
+            ExpectedColumns(self._options.table, self._types, given=True).require_types(target)
+            return
         have = column_types(target)
         wanted = {name: kind for name, kind in self._types.items() if name not in ADDED}
         other = [name for name, kind in wanted.items() if have.get(name) != kind]
-        if self._takes_all:
-            other += [name for name in have if name not in wanted]
+        other += [name for name in have if name not in wanted]
         if other:
             raise SchemaError(
                 f"{self._options.table} has other columns than the query: {', '.join(sorted(other))}. Load the "

@@ -297,6 +297,35 @@ def test_a_bounded_read_is_the_table_as_it_is(jobs: Jobs) -> None:
     assert list(jobs.temporary.glob("raycdc-read-*")) == []
 
 
+def test_a_bounded_read_whose_column_was_renamed_or_dropped_after_its_load_is_refused(spark: Any, jobs: Jobs) -> None:
+    loaded = [
+        spark.read.format("raycdc").options(**jobs.options("orders", changelog=changelog)).load()
+        for changelog in ("false", "true")
+    ]
+    jobs.execute("ALTER TABLE orders RENAME COLUMN name TO title, DROP COLUMN customer")
+    for rows in loaded:
+        with pytest.raises(Exception, match="changed its columns: name, customer"):
+            rows.collect()
+
+
+def test_a_schema_of_ones_own_chooses_columns_or_is_refused_by_name(spark: Any, jobs: Jobs) -> None:
+    def read(schema: str, **more: str) -> list[Any]:
+        options = jobs.options("orders", **more)
+        found: list[Any] = spark.read.format("raycdc").schema(schema).options(**options).load().collect()
+        return found
+
+    names = sorted(name for name, _ in table_now(jobs).values())
+    assert sorted(row.name for row in read("name STRING, _op STRING")) == names
+    assert {row._op for row in read("name STRING, _op STRING", changelog="true")} == {"+I"}
+    for schema, why in {
+        "id BIGINT, name STRING": "id is int in the table and bigint in the schema",
+        "id INT, nope STRING": "the table has no column nope",
+        "_sign BIGINT": "_sign is int in the table and bigint in the schema",
+    }.items():
+        with pytest.raises(Exception, match=f"The schema that was given does not fit .*: {why}"):
+            read(schema)
+
+
 def test_views_take_part_in_sql(spark: Any, jobs: Jobs) -> None:
     jobs.execute(
         "CREATE TABLE customers (id INT PRIMARY KEY, name VARCHAR(20))",

@@ -20,11 +20,20 @@ from deltalake import DeltaTable
 
 from raycdc.cli.entry import main
 from raycdc.delivery.targets.parked_targets import ParkingPolicy
-from raycdc.errors import ExitCode, ParkReason, SinkError, StateError, TargetDroppedError
-from raycdc.model.evolution.events import CreateTableEvent, DropColumnEvent, DropTableEvent, TruncateTableEvent
+from raycdc.errors import ExitCode, ParkReason, SinkError, StateError, TargetDroppedError, TargetModifiedError
+from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.model.evolution.events import (
+    AddColumnEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    TruncateTableEvent,
+)
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.lakes.statistics import for_table
 from raycdc.state.store import CheckpointStore
+from raycdc.testing.epochs import ScriptedTable
 from tests.epochs.deeds import delta_delete, delta_made_again, delta_note, delta_overwrite, iceberg_note
 from tests.epochs.sink_world import World, commit, new_world, works_of
 from tests.epochs.touched_story import EACH, LAKES, TouchedTarget, folder
@@ -56,6 +65,80 @@ def test_a_column_of_others_keeps_its_values_when_rows_are_updated(kind: str, tm
     assert notes_of(world) == {1: "theirs 1", 2: "theirs 2", 3: "theirs 3", 7: None}
     held = [{name: row[name] for name in ("id", "name", "qty")} for row in world.rows(items)]
     assert sorted(held, key=lambda row: row["id"]) == items.contents()
+
+
+TEXT = LogicalType(TypeKind.STRING)
+NOTE = Column("note", TEXT)
+
+
+def noted(items: ScriptedTable, *, default: str | None) -> None:
+    """The source gets a column named as that of others: an added one, or a renamed one if there is no `default`."""
+    columns = items.schema.columns
+    if default is None:
+        items.changes.append(RenameColumnEvent(items.id, "name", "note"))
+        columns = tuple(c.with_name("note") if c.name == "name" else c for c in columns)
+        items.rows = {key: {"id": r["id"], "note": r["name"], "qty": r["qty"]} for key, r in items.rows.items()}
+    else:
+        column = replace(NOTE, default=default or None)
+        items.changes.append(AddColumnEvent(items.id, column))
+        columns = (*columns, column)
+        items.rows = {key: {**row, "note": column.default} for key, row in items.rows.items()}
+    items.schema = replace(items.schema, columns=columns)
+    items.insert(
+        {"id": 9, "name": "new", "note": "new", "qty": 9} if len(columns) > 3 else {"id": 9, "note": "", "qty": 9}
+    )
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog"])
+@pytest.mark.parametrize(
+    ("default", "behavior"), [("", "lenient"), ("x", "lenient"), (None, "evolve"), (None, "lenient")]
+)
+def test_a_column_of_others_is_not_replaced_by_one_of_the_source(
+    kind: str, default: str | None, behavior: str, tmp_path: Path
+) -> None:
+    world = new_world(kind, tmp_path)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
+    world.script.seal()
+    world.loop().recover()
+    add_note(world)
+    items.insert({"id": 5, "name": "log", "qty": 50})
+    world.script.seal(final=True)
+    world.restart()
+    before = notes_of(world)
+    assert before == {1: "theirs 1", 2: "theirs 2", 3: "theirs 3", 5: None}
+    noted(items, default=default)
+    world.script.seal(final=True)
+    for _ in range(2):
+        with pytest.raises(TargetModifiedError, match=r"has the column note of another writer"):
+            world.restart(sink=world.sink(schema_change=behavior))
+    assert notes_of(world) == before
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog"])
+@pytest.mark.parametrize(
+    ("default", "behavior"), [("", "lenient"), ("x", "lenient"), (None, "evolve"), (None, "lenient")]
+)
+def test_a_change_that_was_made_for_an_epoch_that_was_dropped_is_made_again(
+    kind: str, default: str | None, behavior: str, tmp_path: Path
+) -> None:
+    """The column that the target has then is not one of others."""
+    world = new_world(kind, tmp_path)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
+    world.script.seal(final=True)
+    world.restart()
+    noted(items, default=default)
+    world.script.seal(final=True)
+    loop = world.loop(sink=world.sink(schema_change=behavior))
+    (work,) = works_of(loop, world.store.manifest(2))
+    for _ in range(2):
+        sink = world.sink(schema_change=behavior)
+        sink.apply_schema(work)
+        work = replace(work, epoch=work.epoch + 1)
+    fills = kind.endswith("-upsert")
+    expected = "read" if default is None and (fills or behavior == "evolve") else default or None if fills else None
+    assert {row["note"] for row in world.rows(items)} == {expected}
 
 
 @pytest.mark.parametrize("kind", LAKES)

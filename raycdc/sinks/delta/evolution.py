@@ -32,6 +32,7 @@ from raycdc.sinks.delta.layout import unfit
 from raycdc.sinks.delta.reading import RewrittenColumn
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.lakes.lake_columns import LakeColumn, check_adoptable, constant_of, lake_abilities
+from raycdc.sinks.lakes.ownership import new_names
 from raycdc.sinks.steps import CommitMetadata
 from raycdc.sinks.targets import check_names as check_names_held
 
@@ -103,10 +104,16 @@ def evolve(
     plan = plan_columns(DELTA, list(present), work, list(wanted), rules)
     planned = plan.columns
     _check_partitions(target, planned, plan.events)
-    if rules.upsert:
+    kept = {p.name for p in planned if p.values_of == p.name}
+    if not plan.emptied:
+        target.ownership.require_own_names(target.location, plan.events, set(present.names) - kept)
+    came = set(new_names(plan.events)) - kept
+    if rules.upsert or came:
         # The note about dropped columns is written before all changes. After a crash in between, the note may name a
         # column that the source still has; such an entry has no effect.
-        commits.set_options(target.ownership.note_after(work.changes, plan.names, work.schema.arrow().names))
+        commits.set_options(
+            target.ownership.note_after(work.changes, plan.names, work.schema.arrow().names, added=came)
+        )
     added = [p for p in planned if p.values_of is None]
     if [p.values_of for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
         if added:

@@ -45,7 +45,7 @@ from raycdc.sinks.iceberg.tasks import (
 )
 from raycdc.sinks.lakes.lake_columns import check_adoptable, constant_of, lake_abilities
 from raycdc.sinks.lakes.maintenance import groups_of
-from raycdc.sinks.lakes.ownership import nothing_left
+from raycdc.sinks.lakes.ownership import new_names, nothing_left
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.steps import (
     CommitMetadata,
@@ -351,11 +351,17 @@ class IcebergSteps(Target):
             check_unchanged(self._table, work.schema.arrow().names)
         columns, rules = self._table.columns(), self._context.rules
         plan = plan_evolution(columns, work, wanted, rules, next_id=self._table.next_id)
-        change = self._planned(work, plan)
-        if not self._context.upsert:
-            return change
+        events = rules.followed(work.changes)
         names = [planned.column.name for planned in plan.columns]
-        note = self._table.ownership.note_after(work.changes, names, work.schema.arrow().names)
+        origins = {planned.column.name: planned.origin for planned in plan.columns}
+        kept = {column.name for column in columns if origins.get(column.name) == column.id}
+        if not plan.emptied:
+            lost = {column.name for column in columns} - kept
+            self._table.ownership.require_own_names(self.location, events, lost)
+        change, added = self._planned(work, plan), set(new_names(events)) - kept
+        if not self._context.upsert and not added:
+            return change
+        note = self._table.ownership.note_after(work.changes, names, work.schema.arrow().names, added=added)
         return replace(change, properties={**change.properties, **note})
 
     def _planned(self, work: TableCommit, plan: SchemaEvolution) -> CommitContent:

@@ -3,7 +3,8 @@
 A target may have columns that its source table lacks. If changes are followed leniently, a column that the source has
 dropped stays in the target, and is null in later rows. A column that another writer added belongs to that writer, and
 updated rows keep its values. The table's properties list the columns that the source has dropped, so that the two kinds
-can be distinguished.
+can be distinguished. They also list the columns that the last schema change added, so that a repeated change does not
+take them for those of another writer (`require_own_names`).
 
 `are_kept` checks that rows which another writer rewrote still have the values that this pipeline wrote. A manual
 compaction, new values in another writer's column, and an UPDATE of this pipeline's rows all replace files, possibly
@@ -22,7 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from raycdc.errors import TargetModifiedError
 from raycdc.model import key_hashes
+from raycdc.model.column_names import spark_fold
 from raycdc.model.evolution.events import AddColumnEvent, DropColumnEvent, RenameColumnEvent, SchemaChangeEvent
 from raycdc.sinks.targets import is_of_pipeline
 
@@ -74,11 +77,36 @@ class Ownership:
             return {}
         return {left_property(self.app_id): _text(self.left_behind(present, source))}
 
+    def require_own_names(
+        self, location: str, events: Sequence[SchemaChangeEvent], overwritten: Collection[str]
+    ) -> None:
+        """Raise `TargetModifiedError` if a column of another writer would lose its values to a column that `events` add
+        or rename. `overwritten` are the columns of the table that do not keep their values.
+        """
+        if self.left is None and self.created_by_us:
+            return  # An older version of raycdc did not record whose the columns are.
+        ours = {spark_fold(name) for name in json.loads(self.left or "[]")}
+        ours.update(
+            spark_fold(event.name) for event in events if isinstance(event, DropColumnEvent | RenameColumnEvent)
+        )
+        new = {spark_fold(name) for name in new_names(events)} - ours
+        if theirs := sorted(name for name in overwritten if spark_fold(name) in new):
+            raise TargetModifiedError(
+                f"{location} has the column {theirs[0]} of another writer, and the source has a column of that name "
+                "now, which would replace the values there. Nothing was written. Rename or drop the other writer's "
+                "column, or route the table to another name."
+            )
+
     def note_after(
-        self, changes: Sequence[SchemaChangeEvent], present: Sequence[str], source: Collection[str]
+        self,
+        changes: Sequence[SchemaChangeEvent],
+        present: Sequence[str],
+        source: Collection[str],
+        *,
+        added: Collection[str] = (),
     ) -> dict[str, str]:
         """Return the value of the property after `changes` of the source table. `source` are the source's columns after
-        the changes, and `present` those of the target.
+        the changes, and `present` those of the target, of which the changes `added` some.
         """
         left = set(self.left_behind(present, source))
         for event in changes:
@@ -90,7 +118,22 @@ class Ownership:
                     left.discard(new_name)
                 case AddColumnEvent(_, column, _):
                     left.discard(column.name)
-        return {left_property(self.app_id): _text(left.intersection(present).difference(source))}
+        left = left.intersection(present).difference(source)
+        return {left_property(self.app_id): _text(left.union(added).intersection(present))}
+
+
+def new_names(events: Sequence[SchemaChangeEvent]) -> list[str]:
+    """Return the names that `events` give to added and renamed columns."""
+    names = []
+    for event in events:
+        match event:
+            case AddColumnEvent(_, column, _):
+                names.append(column.name)
+            case RenameColumnEvent(_, _, new_name):
+                names.append(new_name)
+            case _:
+                pass
+    return names
 
 
 def nothing_left(app_id: str) -> dict[str, str]:

@@ -273,10 +273,8 @@ class _Task:
         return [*names, *([_KEEP] if self.resolved.transform.filter else []), "_seq"]
 
     def stored(self) -> list[str]:
-        """Return the columns of the table that its rows keep, and those that an upsert needs to tell rows apart."""
-        wanted = {column.stored for column in self.resolved.columns if column.stored}
-        if self.upsert:
-            wanted |= set(self.resolved.owner)
+        """Return the columns of the table that its rows keep, and those that tell rows with a new key apart."""
+        wanted = {column.stored for column in self.resolved.columns if column.stored} | set(self.resolved.owner)
         return [column.name for column in self.resolved.source.columns if column.name in wanted]
 
     def key(self) -> list[str]:

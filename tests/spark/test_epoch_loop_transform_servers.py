@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from raycdc.core.failpoints import FailpointError
 from raycdc.delivery.outcomes import Recovery
@@ -14,7 +16,8 @@ from raycdc.errors import DataError, SinkError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.rules.routes import Route
 from raycdc.model.rules.transform import Transform
-from tests.epochs.sink_world import COLLECTIONS, DATABASES, TOPICS, world_of
+from raycdc.sandbox.servers import KafkaServer
+from tests.epochs.sink_world import COLLECTIONS, DATABASES, TOPICS, World, world_of
 from tests.epochs.transform_world import TransformedWorld, new_world, play, play_names, play_passed_names, play_shards
 
 pytestmark = [
@@ -225,3 +228,35 @@ def test_in_a_changelog_another_key_makes_an_update_a_deletion_and_an_insert(kin
     assert [(row["_op"], row["id"], row["name"]) for row in rows] == [
         ("+I", 1, "a"), ("-U", 1, "a"), ("+U", 1, "a"), ("-D", 1, "a"), ("+I", 2, "a"), ("-U", 2, "a"), ("+U", 2, "b")
     ]  # fmt: skip
+
+
+def last_messages(kafka: KafkaServer, topic: str, partitions: int) -> dict[str, bytes | None]:
+    """The last message of each key: what compaction leaves of the topic."""
+    reader = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True}
+    consumer = Consumer(reader)
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    found: dict[str, bytes | None] = {}
+    ended = 0
+    while ended < partitions:
+        for message in consumer.consume(1000, timeout=5):
+            key = message.key()
+            ended += message.error() is not None
+            if message.error() is None and key is not None:
+                found[json.loads(key)["pk.name"]] = message.value()
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize(("kind", "partitions"), [("kafka", 1), ("kafka-parts", 3)])
+def test_a_key_that_passes_between_rows_has_no_tombstone_as_its_last_message(
+    kind: str, partitions: int, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = vars(World)["settings"].fget
+    monkeypatch.setattr(World, "settings", property(lambda self: {**plain(self), "tombstones": True}))
+    world = make(kind, Transform(table="shop.orders", primary_keys=("name",)))
+    wanted = play_passed_names(world)
+    world.loop().run()
+    assert world.kafka is not None
+    last = last_messages(world.kafka, world.topic(world.script.table("shop.orders")), partitions)
+    found = {name: json.loads(value)["data"]["qty"] for name, value in last.items() if value is not None}
+    assert found == {f"N{name}": qty for name, qty in wanted.items()}

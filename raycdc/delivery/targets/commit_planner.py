@@ -430,7 +430,7 @@ class CommitPlanner:
         else:
             own = resolved.schema
         projection = None if resolved is None or resolved.plain_view() else resolved.projection()
-        owner = resolved.owner if resolved is not None and self._routing.upsert else ()
+        owner = resolved.owner if resolved is not None else ()
         if projection is None and not owner and (alone or own.arrow().equals(schema.arrow())):
             return segment
         fill = self._routing.upsert and not alone

@@ -106,6 +106,10 @@ class KeyedTopics:
             "choose another format."
         )
 
+    def decides(self, topic: str) -> bool:
+        """Return True if the key of a message decides about rows of `topic`."""
+        return bool(self._decides(topic))
+
     def _decides(self, topic: str) -> str:
         """Return why the key of a message decides about rows of `topic`; empty if it does not."""
         if self._config.has_tombstones:

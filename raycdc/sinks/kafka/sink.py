@@ -344,7 +344,9 @@ class KafkaSink(Sink):
             inputs = [entry for group in by_partition(work.segments) for entry in group]
             reach("before_commit")
             table_input, begins = self._context.table_input(work, inputs), creates(work)
-            messages = EpochMessages(table_input, self._format, self._context.left_out, begins=begins)
+            rekeyed = any(entry.segment.view is not None and entry.segment.view.owner for entry in inputs)
+            owned = rekeyed and self._by_key.decides(self._config.topic_of(work.target))
+            messages = EpochMessages(table_input, self._format, self._context.left_out, begins=begins, by_owner=owned)
             target, goal = self._target(work.target, work), _goal(work, STEP_LAST)
             self._reached.tries(work.target, None, goal)
             try:

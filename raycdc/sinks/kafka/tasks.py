@@ -31,9 +31,11 @@ from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.model.evolution import SchemaChangeEvent, TruncateTableEvent
+from raycdc.model.keys import OWNER
 from raycdc.segments.bad_rows import whole_updates
 from raycdc.segments.tasks import ResultT_co, StageTask
 from raycdc.segments.writing import partition_numbers
+from raycdc.sinks.kafka.passed_keys import by_owner
 from raycdc.sinks.kafka.transactions import (
     Cut,
     KafkaTarget,
@@ -74,12 +76,15 @@ class EpochMessages:
     """The rows of an epoch, and the format of their messages in `section` (``sink.format``).
 
     Schema changes of the types in `left_out` get no message. If `begins` is True, the table is read from its beginning.
+    If `by_owner` is True, a key that passes from one row to another gets the messages of
+    `raycdc.sinks.kafka.passed_keys`.
     """
 
     rows: TableInput
     section: FormatSection
     left_out: frozenset[str] = frozenset()
     begins: bool = False
+    by_owner: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +282,10 @@ def _rows_of(
     """Yield the messages of a task's rows, or of those rows whose key is in one part."""
     schema = messages.rows.schema
     encoder = open_format(messages.section).encoder(task.table, schema)
-    batches = _of_part(messages.rows.batches([*schema.arrow().names, *STORED]), schema.primary_key, part)
+    owner = [OWNER] if messages.by_owner else []
+    batches = _of_part(messages.rows.batches([*schema.arrow().names, *STORED, *owner]), schema.primary_key, part)
+    if messages.by_owner:
+        batches = by_owner(batches, schema.primary_key, target=str(task.table))
     truncation = _Truncation(
         task.table, encoder, partitions, left_out=messages.left_out >= EMPTYING, begins=messages.begins
     )

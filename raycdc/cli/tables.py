@@ -21,7 +21,7 @@ from raycdc.config.fields import section_of, texts_of
 from raycdc.config.load import read_toml
 from raycdc.core.terminal_text import printable, printable_json, printable_text
 from raycdc.driver.command_queue import CommandQueue, CommandState, CommandStatus
-from raycdc.errors import ConfigError, ExitCode, SchemaError
+from raycdc.errors import ConfigError, ExitCode, SchemaError, StateError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.source.schema_document import SchemaDocument
@@ -114,7 +114,8 @@ def change_table(config: Path, name: str, action: str, *, wait_s: float = WAIT_S
 def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) -> int:
     """Have `command` carried out; return the exit code.
 
-    If a driver has the state, it gets the command, and this function waits up to `wait_s` seconds for its answer.
+    If a driver has the state, or locks it meanwhile, it gets the command, and this function waits up to `wait_s` seconds
+    for its answer.
     Otherwise the command is recorded under the state's lease for the next start. Raises `ConfigError` if the command is
     refused, `SchemaError` if the table's first rows park it again.
     """
@@ -132,7 +133,10 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
     watch = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity)
     driver = watch.poll()
     if isinstance(driver, Vacancy):
-        return _print_answer(_taken(store, queue, command, command_rules_of(config)))
+        answer = _taken(store, queue, command, command_rules_of(config))
+        if answer is not None:
+            return _print_answer(answer)
+        driver = f"process {store.lock.holder() or 'unknown'}"
     queue.submit(command)
     print(printable(f"Asked {driver}, which runs the pipeline (command {command.id})."), flush=True)
     deadline = time.monotonic() + wait_s
@@ -145,7 +149,9 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
             )
         time.sleep(_POLL_S)
         if isinstance(watch.poll(), Vacancy):
-            return _print_answer(_taken(store, queue, command, command_rules_of(config)))
+            answer = _taken(store, queue, command, command_rules_of(config))
+            if answer is not None:
+                return _print_answer(answer)
     match status.state:
         case CommandState.REFUSED:
             raise ConfigError(status.text)
@@ -181,12 +187,20 @@ def _status(queue: CommandQueue, command: TableCommand) -> CommandStatus:
     return state or CommandStatus(command.id, str(command.action), command.table, CommandState.ACCEPTED)
 
 
-def _taken(store: CheckpointStore, queue: CommandQueue, command: TableCommand, rules: CommandRules) -> CommandDecision:
+def _taken(
+    store: CheckpointStore, queue: CommandQueue, command: TableCommand, rules: CommandRules
+) -> CommandDecision | None:
     """Record the command for the next start, and return the answer.
 
-    Raises `StateError` if a driver has the state after all.
+    Returns None if a run that is starting, or another command, has locked the state meanwhile.
     """
-    with store.lease(), brief_term(store):
+    try:
+        lease = store.lease()
+    except StateError as error:
+        if isinstance(error.__cause__, BlockingIOError):
+            return None
+        raise
+    with lease, brief_term(store):
         stream_state(store.last_manifest())
         queue.take([*(one for one in queue.waiting() if one.id != command.id), command], rules)
     return next(asked for asked in requests_of(store).commands if asked.command == command.id)

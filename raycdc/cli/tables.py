@@ -114,10 +114,9 @@ def change_table(config: Path, name: str, action: str, *, wait_s: float = WAIT_S
 def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) -> int:
     """Have `command` carried out; return the exit code.
 
-    If a driver has the state, or locks it meanwhile, it gets the command, and this function waits up to `wait_s` seconds
-    for its answer.
-    Otherwise the command is recorded under the state's lease for the next start. Raises `ConfigError` if the command is
-    refused, `SchemaError` if the table's first rows park it again.
+    If a driver has the state or locks it meanwhile, it gets the command, and this function waits up to `wait_s` seconds
+    for its answer. Otherwise the command is recorded under the state's lease for the next start. Raises `ConfigError`
+    if the command is refused, `SchemaError` if the table's first rows park it again.
     """
     store = CheckpointStore(state_location_of(config), create=False)
     queue = CommandQueue(store)

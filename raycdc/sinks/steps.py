@@ -18,7 +18,8 @@ it in the same transaction as its changes. Three checks come first:
 * *fencing*: this driver ends (`FencedError`) if the record is of a newer generation. It also ends if a driver with
   another copy of the state wrote the record; such a record has the same epoch numbers and different digests;
 * *restored targets*: if a target holds less than this driver wrote or read there before, it was restored from an older
-  copy, and rows would silently be missing (`TargetDroppedError`). This driver forgets what the target held
+  copy, and rows would silently be missing (`TargetDroppedError`). The same holds if it has the same epoch with another
+  digest, because it was exchanged with another target. This driver forgets what the target held
   (`ExactlyOnceSink.forget`) if the target does not exist any more or was refused for this reason, and a resnapshot
   replaces all rows (`raycdc.sinks.changes.replaces_all_rows`); * *tombstones*: if a part of an epoch's rows was already
   written, the epoch cannot get a tombstone (`SinkError`).
@@ -176,6 +177,13 @@ def is_of_copy(record: CommitVector, reached: CommitVector | None, tried: Collec
     return on and record.digest not in tried
 
 
+def is_exchanged(record: CommitVector, reached: CommitVector | None) -> bool:
+    """Return True if `record` has the numbers of the vector `reached`, but belongs to another target, or to the same
+    one as a copy of the state wrote it.
+    """
+    return reached is not None and record.progress == reached.progress and differs(record.digest, reached.digest)
+
+
 class Target(ABC):
     """The operations on one target, the *verbs*, which a sink implements. Used by one thread, from reading the target's
     record until the target is closed.
@@ -309,6 +317,15 @@ class Target(ABC):
             "copy. Nothing more was written. Bring back a copy that has the epoch and start again, or read its source "
             "table anew."
         )
+
+
+def exchanged(location: str, record: CommitVector) -> SinkError:
+    """Return the error for a target that holds the expected epoch of another target, in `record`."""
+    return TargetDroppedError(
+        f"{location} holds an epoch {record.epoch} that was not written to it with this state: it was exchanged with "
+        "another target, or restored and then written with a copy of this state. Nothing more was written. Bring its "
+        "own version back and start again, or read its source table anew."
+    )
 
 
 def has_only(record: CommitVector | None) -> str:
@@ -593,6 +610,9 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         if target.remembers and reached is not None and (record is None or record.progress < reached.progress):
             self._reached.went_back(target.name, work.epoch)
             raise target.went_back(reached.epoch, record)
+        if record is not None and is_exchanged(record, reached):
+            self._reached.went_back(target.name, work.epoch)
+            raise exchanged(target.location, record)
         if reached is not None and not target.remembers and isinstance(state, MissingTarget):
             raise target.disappeared()
         if target.recover(commit_metadata):

@@ -106,6 +106,16 @@ class SinkHooks(ABC):
         """Rename `target` to `to`."""
         raise NotImplementedError
 
+    def exchange(self, folder: Path, target: TableId, other: TableId) -> None:
+        """Exchange two targets, so that each has the name of the other one.
+
+        If `impossible` names it, the store does not show that: its tables have no identity, and no record of the
+        pipeline in them.
+        """
+        spare = TableId(target.db, "spare")
+        for name, to in ((target, spare), (other, target), (spare, other)):
+            self.rename(folder, name, to)
+
     def revoke(self, folder: Path, target: TableId) -> Callable[[], object]:
         """Revoke the right of the sink's user to write to `target`, but to no other target.
 

@@ -12,6 +12,7 @@ ends.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -161,6 +162,19 @@ class Made:
     columns: Sequence[Column]
     key: Sequence[str]
     demands: Collection[str] = ()
+
+
+#: The identity of a table on a server without identities of tables: it bears a mark of raycdc.
+MARKED = "marked"
+
+
+def is_same_table(held: str, identity: str) -> bool:
+    """Return True if a target whose record has the identity `held` is the table with this `identity`
+    (`JdbcTables.there`).
+
+    A table that another pipeline had marked for a target of its own gets our mark with its first change of columns.
+    """
+    return not held or held == identity or (identity == MARKED and held.startswith(MARKED))
 
 
 class JdbcTables(Protocol):
@@ -337,3 +351,8 @@ def open_database(address: Address) -> JdbcDatabase:
         ) from cause
     database: JdbcDatabase = implementation(address)
     return database
+
+
+def short(text: str) -> str:
+    """Return eight hexadecimal digits that stand for `text` in a name of limited length."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -17,7 +17,7 @@ from raycdc.errors import TargetExistsError, TargetModifiedError
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.model.column_names import mysql_fold
 from raycdc.sinks.database_columns import DatabasePlan
-from raycdc.sinks.jdbc.database import JdbcDatabase, Made
+from raycdc.sinks.jdbc.database import MARKED, JdbcDatabase, Made, short
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import mysql_type
@@ -51,7 +51,7 @@ class MySqlTables:
         self._record = record
 
     def there(self, target: TableId) -> str | None:
-        return _identity(self._comment(target))
+        return _identity(self._comment(target), target)
 
     def folded(self, app_id: str, target: TableId) -> str | None:
         if self._rows("SELECT @@lower_case_table_names") == [(0,)]:
@@ -121,7 +121,7 @@ class MySqlTables:
         if unsupported is not None:
             raise unsupported.taken(target, str(self._database.address))
         comment = self._comment(target) or ""
-        if not _identity(comment):
+        if not _identity(comment, target):
             missing.append(_comment(comment))
         if missing:
             self._change(f"ALTER TABLE {_name(target)} {', '.join(missing)}")
@@ -142,7 +142,7 @@ class MySqlTables:
         comment, unsupported = self._unsupported(target, TableRequirements(_made(columns, key), key))
         if unsupported is not None:
             raise unsupported.modified_error(target, str(self._database.address))
-        return _identity(comment)
+        return _identity(comment, target)
 
     def alter(self, target: TableId, present: Made, plan: DatabasePlan, key: Sequence[str], marker: str) -> None:
         if plan.emptied:
@@ -234,13 +234,19 @@ def _marker(comment: str | None) -> str | None:
     return marked[1] if marked is not None else None
 
 
-def _identity(comment: str | None) -> str | None:
+def _identity(comment: str | None, target: TableId) -> str | None:
     """Return the identity of a table from its comment, as `database.JdbcTables.there` does; None if there is no
     comment.
+
+    A table that was made for a target of another name has another identity. Older marks do not name a target.
     """
     if comment is None:
         return None
-    return "marked" if _MARKED.search(comment) else ""
+    marked = _MARKED.search(comment)
+    if marked is None:
+        return ""
+    parts = (marked[1] or "").split(":")
+    return MARKED if len(parts) < 3 or parts[1] == short(str(target)) else f"{MARKED} as {parts[1]}"
 
 
 def _comment(before: str, marker: str = "") -> str:

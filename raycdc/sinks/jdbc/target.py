@@ -12,7 +12,6 @@ column), the constraint is removed and the row is written. The constraints of ad
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -40,7 +39,7 @@ from raycdc.sinks.database_columns import (
     plan,
     same_everywhere,
 )
-from raycdc.sinks.jdbc.database import DatabaseSession, JdbcDatabase, Made
+from raycdc.sinks.jdbc.database import DatabaseSession, JdbcDatabase, Made, is_same_table, short
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.staging import Incoming, StagedTable
 from raycdc.sinks.jdbc.types import demanded
@@ -150,7 +149,7 @@ class JdbcSteps(Target):
         if (identity := tables.there(self.name)) is None:
             return MissingTarget(lost=vector)
         if held is not None and held.columns:
-            if not held.identity or held.identity == identity:
+            if is_same_table(held.identity, identity):
                 return OwnTarget(vector)
             # The pipeline's table was dropped, and another one with its name was created, which holds nothing of this
             # pipeline.
@@ -269,7 +268,7 @@ class JdbcSteps(Target):
                 raise cause from error
             raise
         identity = untouched(self.name, held, session, upsert=self._context.upsert)
-        if identity is None or (held.identity and held.identity != identity):
+        if identity is None or not is_same_table(held.identity, identity):
             raise self.disappeared()
         self._hold(replace(held.written(commit_metadata.vector), identity=identity), commit_metadata)
         reach("in_commit")
@@ -421,8 +420,3 @@ def target_key(work: Work, context: SinkContext) -> tuple[str, ...]:
 def stage_prefix(target: TableId, app_id: str) -> str:
     """Return the prefix of the names of the target's staging tables."""
     return f"{STAGE_PREFIX}{short(app_id)}_{short(str(target))}_"
-
-
-def short(text: str) -> str:
-    """Return eight hexadecimal digits that stand for `text` in a name of limited length."""
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -42,6 +42,7 @@ TOUCHED = (
     "test_a_target_restored_from_an_older_copy_is_resnapshotted_during_the_run",
     "test_an_altered_target_that_rows_do_not_fit_is_parked_alone",
     "test_a_renamed_target_is_parked_alone",
+    "test_exchanged_targets_get_no_rows",
     "test_deleted_target_rows_are_noticed_or_later_changes_arrive",
     "test_a_target_that_may_not_be_written_any_more_is_parked_alone",
     "test_what_administrators_do_now_and_then_is_harmless",

@@ -49,7 +49,7 @@ _RESTORE = (
 _FIXES: Mapping[str, str] = {
     NAME: "Restore this file from any copy of this state: it is the same in all of them.",
     "schemas": "Restore this file from any copy of this state: files of this name are the same in all of them.",
-    "pulse": "It names only the driver that had the state: remove this file while the pipeline is not running.",
+    "pulse": "It names only the driver that had the state. The next start ignores it, and removes it.",
     "commands": "It is a command about a table: remove this file, and give the command again.",
 }
 _SEGMENTS = (

@@ -113,8 +113,17 @@ class Generations:
         return self._folder.where
 
     def holder(self, generation: int) -> Holder | None:
-        """Return the driver of `generation` as last reported; None for an older raycdc without heartbeats."""
-        document = codec.read_current(self._folder, _HEARTBEAT.format(generation))
+        """Return the driver of `generation` as last reported; None for an older raycdc without heartbeats.
+
+        If its heartbeat is damaged, the driver is returned as it was when it claimed the generation. A driver that is
+        alive soon writes another heartbeat.
+        """
+        try:
+            document = codec.read_current(self._folder, _HEARTBEAT.format(generation))
+        except StateError as error:
+            if codec.damage_of(error) is None:
+                raise
+            document = None
         if document is None:
             document = codec.read_current(self._folder, f"generations/{generation:010d}.json") or {}
         said = document.get("holder")

@@ -132,6 +132,25 @@ def test_a_driver_of_an_older_version_has_its_state_as_long_as_its_lock(store: C
     assert waiting.poll() == Vacancy(7, "nobody has it")
 
 
+def test_a_damaged_heartbeat_is_that_of_a_driver_that_may_be_alive(store: CheckpointStore) -> None:
+    """Of a newer version it is no damage. On this machine the lock says whether the driver is alive."""
+    own, waiting = store.generations.next(), Waiting(store)
+    store.generations.show(own, replace(ELSEWHERE, beat=1))
+    heartbeat = store.path / "generations" / f"{own:010d}.pulse.json"
+    assert waiting.poll() == "process 42 on db7"
+    heartbeat.write_bytes(heartbeat.read_bytes()[:40])
+    claimed = waiting.poll()
+    assert claimed == str(Holder.myself())
+    assert isinstance(waiting.poll(after_s=SILENT_S), Vacancy)
+    store.generations.show(own, replace(ELSEWHERE, beat=2))
+    assert waiting.poll() == "process 42 on db7"
+    heartbeat.write_bytes(b"")
+    store.lease().release()
+    heartbeat.write_bytes(codec.encode({"version": 99}))
+    with pytest.raises(StateError, match="written by a newer raycdc"):
+        waiting.poll()
+
+
 def test_of_two_that_waited_one_takes_over(store: CheckpointStore) -> None:
     own = store.generations.next()
     assert store.generations.take_over(own) == own + 1

@@ -244,7 +244,7 @@ def command_rules_of(config: Path) -> CommandRules:
     """
     selected, rows = partial(_check_selected, config), partial(_require_rows, config)
     by_key, once = partial(_why_not_by_key, config), partial(_why_read_once, config)
-    return CommandRules(_updates_rows(config), selected, rows, by_key, once)
+    return CommandRules(_updates_rows(config), selected, rows, by_key, once, partial(_targets, config))
 
 
 def _why_read_once(config: Path) -> str:
@@ -263,12 +263,21 @@ def _why_not_by_key(config: Path, table: TableId, tables: Iterable[TableId], rec
 
     Without a configuration the answer comes from the state only.
     """
+    return _rows_by_key(config).why_not(table, tables, record)
+
+
+def _targets(config: Path, table: TableId) -> tuple[TableId, ...]:
+    """Return the targets of the table; the one of its own name without a configuration."""
+    return _rows_by_key(config).targets(table)
+
+
+def _rows_by_key(config: Path) -> RowsByKey:
     if not config.is_file():
-        return RowsByKey().why_not(table, tables, record)
+        return RowsByKey()
     from raycdc.config import load_config
 
     loaded = load_config(config)
-    return RowsByKey(loaded.router(), loaded.transformed()).why_not(table, tables, record)
+    return RowsByKey(loaded.router(), loaded.transformed())
 
 
 def _require_rows(config: Path, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:

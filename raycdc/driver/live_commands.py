@@ -40,7 +40,12 @@ def command_rules(config: PipelineConfig, require_rows: RequireRows) -> CommandR
 
     by_key = RowsByKey(config.router(), config.transformed())
     return CommandRules(
-        config.sink.write == UPSERT, is_selected, require_rows, by_key.why_not, lambda: config.source.why_read_once
+        config.sink.write == UPSERT,
+        is_selected,
+        require_rows,
+        by_key.why_not,
+        lambda: config.source.why_read_once,
+        by_key.targets,
     )
 
 

@@ -18,7 +18,10 @@ from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.model.evolution import AddColumnEvent
 from raycdc.model.rules.routes import Route, Router
 from raycdc.sinks.api import Sink
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.tables.table_life import Live, ParkedPhase, ParkingCause
 from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import Position
 from raycdc.state.recovery import CommitVector
 from raycdc.state.store import CheckpointStore, RoutedTarget
 from raycdc.testing.epochs import EpochScript, ScriptedTable
@@ -159,6 +162,28 @@ def test_routes_cannot_change_under_tables_that_are_there(tmp_path: Path, routes
     with pytest.raises(StateError, match=f"^Routes changed: {text}"):
         world.restart()
     world.routes = (*ROUTES, Route("shop.others", "lake.others"))
+    assert world.restart() == Recovery(3)
+
+
+def test_a_paused_table_may_be_missing_in_a_target_that_was_emptied_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still has its rows in another target, and those of the shared one come with a new snapshot."""
+    world = new_world("jsonl", tmp_path)
+    world.routes = (*ROUTES, Route("shop.items", "lake.all"), Route("shop.orders", "lake.all"))
+    play(world)
+    world.loop().run()
+    record, items = world.store.last_commit(), TableId("shop", "items")
+    assert record is not None
+    emptied = {**record.routes, "lake.all": replace(record.routes["lake.all"], sources=("shop.orders",))}
+    world.store.write_commit(replace(record, routes=emptied))
+    text = "shop.items went to lake.items so far, and would go to lake.all and lake.items from now on"
+    with pytest.raises(StateError, match=text):
+        world.restart()
+    live = StreamState(Position.unknown(), 9, {items: Live("x", announced=True, incarnation=0)}, changes=4)
+    cause = ParkingCause("paused by the user", Position.unknown(), 0, phase=ParkedPhase.PAUSED)
+    paused = live.pause(items, cause, number=5)
+    monkeypatch.setattr("raycdc.delivery.targets.commit_planner.stream_of", lambda _: paused)
     assert world.restart() == Recovery(3)
 
 

@@ -198,16 +198,30 @@ class CommitPlanner:
         tables = record.tables if record else {}
         routes = record.routes if record else {}
         known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}
-        sources = {name: tuple(map(TableId.parse, target.sources)) for name, target in known.items()}
-        if changed := changed_routes(sources, self._router):
+        stream = stream_of(self._store.manifest(record.epoch)) if record else None
+        if changed := changed_routes(self._sources_of_known(known, stream), self._router):
             more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
             raise StateError(
                 f"Routes changed: {'; '.join(changed[:3])}{more}. Rows already written would be missing there. Take "
                 "the routes back, or begin with another pipeline.state and a new snapshot."
             )
-        stream = stream_of(self._store.manifest(record.epoch)) if record else None
         self._check_transforms(known, self._parked_at(record, stream))
         self._targets.start(known, stream)
+
+    def _sources_of_known(
+        self, known: Mapping[TableId, RoutedTarget], stream: StreamState | None
+    ) -> dict[TableId, set[TableId]]:
+        """Return the source tables of the `known` targets, with the parked tables that are routed to them.
+
+        A shared target that was emptied while one of its tables is paused has no rows of that table. The next rows of
+        that table come with a new snapshot (`raycdc.source.tables.table_commands`), so its routes did not change.
+        """
+        sources = {name: set(map(TableId.parse, target.sources)) for name, target in known.items()}
+        parked = set(stream.parked if stream is not None else ()) & set().union(*sources.values())
+        for table in parked:
+            for name in sources.keys() & set(self._router.targets(table)):
+                sources[name].add(table)
+        return sources
 
     def _parked_at(self, record: CommitRecord | None, stream: StreamState | None) -> Collection[str]:
         """Return the tables that were parked at `record`, and whose next rows come with a new snapshot."""

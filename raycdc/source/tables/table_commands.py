@@ -94,6 +94,10 @@ class RowsByKey:
             )
         return ""
 
+    def targets(self, table: TableId) -> tuple[TableId, ...]:
+        """Return the targets of `table`; none if a route makes an invalid name."""
+        return _targets(self.router, table)
+
     def _shared(
         self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None
     ) -> Iterator[tuple[str, str]]:
@@ -227,7 +231,7 @@ class CommandRules:
     `updates_rows` is True if the sink holds one row per key. `is_selected` raises `ConfigError` for a table that is to
     be added and is not selected. `require_rows` raises it for rows that cannot be read. `why_not_by_key` returns the
     reason why rows of a table cannot replace rows of its target. `why_read_once` is the reason why the log cannot be
-    read a second time in parallel (`raycdc.config.SourceConfig`).
+    read a second time in parallel (`raycdc.config.SourceConfig`). `targets` returns the targets of a table.
     """
 
     updates_rows: bool
@@ -235,6 +239,7 @@ class CommandRules:
     require_rows: RequireRows = no_rows
     why_not_by_key: WhyNotByKey = field(default_factory=lambda: RowsByKey().why_not)
     why_read_once: Callable[[], str] = str
+    targets: Callable[[TableId], tuple[TableId, ...]] = field(default_factory=lambda: RowsByKey().targets)
 
     def why_no_rows(self, table: TableId, state: StreamState, record: CommitRecord | None) -> str:
         """Return why no rows of the table can be read again, for any source; empty if they can."""
@@ -345,7 +350,21 @@ def _why_resnapshot(table: str, state: StreamState, record: CommitRecord | None,
         return "its target was parked before, and lacks rows"
     if record is not None and rules.updates_rows and any(table in names for names in merged_targets(record).values()):
         return "other tables share its target, which may have been emptied for them meanwhile"
+    if record is not None and rules.updates_rows and (target := _emptied(table, record, rules)):
+        return f"{target} was emptied for another table meanwhile"
     return ""
+
+
+def _emptied(table: str, record: CommitRecord, rules: CommandRules) -> str:
+    """Return a target that has no rows of the table any more, because it was emptied for other tables since the table
+    was left; empty if there is none.
+
+    The record then names the target without the table. A record of an older raycdc may not describe the target.
+    """
+    targets = map(str, rules.targets(TableId.parse(table)))
+    lacking = (name for name in targets if name in record.routes and table not in record.routes[name].sources)
+    named = any(table in route.sources for route in record.routes.values())
+    return next(lacking, "" if named or not record.routes else "its target")
 
 
 def _judged_rows(

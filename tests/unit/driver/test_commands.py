@@ -478,6 +478,31 @@ def test_a_target_that_had_rows_of_several_tables_takes_none_again(store: Checkp
     assert "in lake.all cannot be told from those of shop.b" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("routes", "why"),
+    [
+        ({"lake.all": (A, B)}, "other tables share its target"),
+        ({"lake.all": (B,)}, "lake.all was emptied for another table meanwhile"),
+        ({"lake.all": (B,), "lake.a": (A,)}, "lake.all was emptied for another table meanwhile"),
+        ({"lake.other": (B,)}, "its target was emptied for another table meanwhile"),
+        ({"lake.all": (A,)}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_paused_table_whose_target_was_emptied_for_another_one_is_read_anew(
+    store: CheckpointStore, routes: dict[str, tuple[str, ...]], why: str
+) -> None:
+    """A shared target is emptied as a whole, and the record then names it without the paused table."""
+    cause = ParkingCause("paused by the user", Position.unknown(), 0, phase=ParkedPhase.PAUSED)
+    seal(store, newest(store).pause(TableId.parse(A), cause, number=5))
+    described = {name: RoutedTarget(sources, "") for name, sources in routes.items()}
+    store.write_commit(CommitRecord(store.next_epoch() - 1, store.generations.newest(), 0, {}, described))
+    rules = replace(RULES, targets=lambda _: (TableId.parse("lake.all"), TableId.parse("lake.a")))
+    (answer,) = CommandQueue(store).take([TableCommand.new(TableAction.RESUME, A)], rules)
+    assert (answer.refused, answer.resnapshots) == (False, bool(why))
+    assert why in answer.text
+
+
 def test_epochs_that_are_taken_by_hand_get_no_rows_again(store: CheckpointStore) -> None:
     desk, before, after = CommandQueue(store), of_rows(store), of_rows(store)
     desk.take([before], by_key())

@@ -37,7 +37,7 @@ from raycdc.driver.fitting import effects_of, require_fitting
 from raycdc.driver.startup_checks import Start, require_row_store
 from raycdc.errors import ConfigError, LogLostError, RaycdcError, SchemaError
 from raycdc.model import TableId
-from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.model.evolution.effects import LOOSE, SchemaChangeBehavior
 from raycdc.model.evolution.events import SchemaChangeEvent
 from raycdc.model.rules.selector import TableSelector
 from raycdc.plugins import PluginGroup, load_plugin
@@ -163,6 +163,7 @@ class ResolvedRun:
             ),
             parks=config.pipeline.on_table_error == "park",
             lost_rows_again=config.pipeline.on_log_lost == "resnapshot",
+            fixed_columns=self.output_mode.is_sink and config.sink.type not in LOOSE,
         )
 
     @cached_property

@@ -44,7 +44,8 @@ class TargetRules:
     is True, no change of columns reaches a target. `naming` has the names that targets can hold. If `parks` is True, a
     table that targets cannot hold is parked; otherwise it ends the run. If `keeps_rows` is True, the state has a row
     store: Delta tables with the last row of each key, whose columns have the source's names. If `lost_rows_again` is
-    True, a table is resnapshotted automatically if the log lacks rows of it (``pipeline.on_log_lost``).
+    True, a table is resnapshotted automatically if the log lacks rows of it (``pipeline.on_log_lost``). If
+    `fixed_columns` is True, targets have columns of their own, which stay as they are if a change is left out.
     """
 
     transforms: Transforms = field(default_factory=Transforms)
@@ -57,6 +58,7 @@ class TargetRules:
     parks: bool = True
     keeps_rows: bool = False
     lost_rows_again: bool = False
+    fixed_columns: bool = False
 
     def needs_row_before(self, table: TableId, key: Collection[str]) -> str:
         """Return why a change of the table needs more of the row before it than its key, with advice; empty if none
@@ -180,6 +182,8 @@ class TargetRules:
         more = [e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name not in present]
         if why := self.refusal(table, replace(after, columns=(*after.columns, *more))):
             return why
+        if why := self.mixed_values(table, before, after, events):
+            return why
         transform = self.transforms.of(table)
         if transform is None:
             return ""
@@ -193,6 +197,36 @@ class TargetRules:
             f"on. Its columns were ({_shown(before)}) and are ({_shown(after)}). Change the transform or the table, "
             f"then read it anew with: raycdc tables resnapshot CONFIG {table}"
         )
+
+    def mixed_values(
+        self, table: TableId, before: TableSchema, after: TableSchema, events: Sequence[SchemaChangeEvent]
+    ) -> str:
+        """Return the reason why a column of an upsert target would have values of two columns of the table after
+        `events`; empty if none would.
+
+        This happens if an event gives a column's name to another column, and the configuration leaves the event out:
+        the target's rows then keep the values of the first column, and later rows bring those of the second one. A
+        resnapshot of the table reads the values of the second column for all rows.
+        """
+        if not self.upsert or not self.fixed_columns:
+            return ""
+        had = {spark_fold(column.name) for column in before.columns}
+        for event in events:
+            match event:
+                case RenameColumnEvent(_, name, new_name) if spark_fold(name) != spark_fold(new_name):
+                    given = new_name
+                case AddColumnEvent(_, column, _):
+                    given = column.name
+                case _:
+                    continue
+            if spark_fold(given) in had and (self.ignored or event.type in self.left_out):
+                which = "schema_change" if self.ignored else "exclude_schema_changes"
+                return (
+                    f"another column has the name {given!r} from here on, and pipeline.{which} leaves {event.type} "
+                    "out, so the target's column of this name would have values of both. Read the table anew with: "
+                    f"raycdc tables resnapshot CONFIG {table}"
+                )
+        return ""
 
     def new_meaning(
         self, table: TableId, before: TableSchema, after: TableSchema, events: Sequence[SchemaChangeEvent]

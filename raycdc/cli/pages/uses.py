@@ -85,6 +85,7 @@ STATEMENTS: Mapping[str, tuple[str, str]] = {
     "dropped": ("n", "ALTER TABLE t DROP COLUMN n"),
     "renamed": ("n", "ALTER TABLE t RENAME COLUMN n TO other"),
     "another column takes its name": ("n", "ALTER TABLE t RENAME COLUMN n TO other, RENAME COLUMN x TO n"),
+    "dropped and added in one statement": ("n", "ALTER TABLE t DROP COLUMN n, ADD COLUMN n INT"),
     "INT → BIGINT": ("n", "ALTER TABLE t MODIFY n BIGINT"),
     "FLOAT → DOUBLE": ("f", "ALTER TABLE t MODIFY f DOUBLE"),
     "INT → VARCHAR": ("n", "ALTER TABLE t MODIFY n VARCHAR(20)"),

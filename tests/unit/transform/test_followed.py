@@ -185,3 +185,44 @@ def test_a_table_that_takes_from_a_lookup_what_it_goes_by_or_adds_is_parked() ->
     renamed = told(shape(*names[:-1], "USER_NAME"), RenameColumnEvent(ORDERS, "secret", "USER_NAME"))
     assert renamed.startswith("the table's lookup[0] names 'USER_NAME'")
     assert told(shape(*names, "other"), AddColumnEvent(ORDERS, Column("other", NUMBER))) == ""
+
+
+DROPPED, RENAMED = DropColumnEvent(ORDERS, "qty"), RenameColumnEvent(ORDERS, "price", "qty")
+ADDED = AddColumnEvent(ORDERS, Column("Qty", NUMBER))
+EXCHANGED = (RenameColumnEvent(ORDERS, "qty", "qty2"), RENAMED, RenameColumnEvent(ORDERS, "qty2", "price"))
+IGNORE: dict[str, Any] = {"ignored": True}
+
+
+def leaves_out(*kinds: str) -> dict[str, Any]:
+    return {"left_out": frozenset(kinds)}
+
+
+@pytest.mark.parametrize(
+    ("rules", "events", "mixes"),
+    [
+        (IGNORE, (DROPPED, ADDED), True),
+        (IGNORE, (DROPPED, RENAMED), True),
+        (IGNORE, EXCHANGED, True),
+        (IGNORE, (DROPPED,), False),
+        (IGNORE, (RenameColumnEvent(ORDERS, "qty", "QTY"),), False),
+        (IGNORE, (RenameColumnEvent(ORDERS, "qty", "qty2"),), False),
+        (IGNORE, (AddColumnEvent(ORDERS, Column("more", NUMBER)),), False),
+        (leaves_out("rename_column"), EXCHANGED, True),
+        (leaves_out("rename_column"), (DROPPED, RENAMED), True),
+        (leaves_out("rename_column"), (DROPPED, ADDED), False),
+        (leaves_out("add_column"), (DROPPED, ADDED), True),
+        (leaves_out("drop_column"), (DROPPED, ADDED), False),
+        ({}, EXCHANGED, False),
+        (IGNORE | {"upsert": False}, EXCHANGED, False),
+        (IGNORE | {"fixed_columns": False}, EXCHANGED, False),
+    ],
+)
+def test_a_targets_column_never_has_values_of_two_columns(
+    rules: dict[str, Any], events: tuple[SchemaChangeEvent, ...], mixes: bool
+) -> None:
+    judge = TargetRules(**({"upsert": True, "fixed_columns": True} | rules))
+    after = shape("id", "qty", "price", "Note", "secret")
+    found = judge.mixed_values(ORDERS, BEFORE, after, events)
+    assert bool(found) is mixes
+    assert judge.objection(ORDERS, BEFORE, after, events, [ORDERS]) == found
+    assert not mixes or found.casefold().startswith("another column has the name 'qty' from here on")

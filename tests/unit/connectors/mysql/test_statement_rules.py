@@ -97,6 +97,7 @@ MASKED = Setting(rules=TargetRules(masks=Masks([Mask("shop.orders.b", "drop")]))
 BY_FILTER = Setting(captured={ORDERS: Capture("b = 'x' AND a IN (1, 2)")})
 BY_LIST = Setting(captured={ORDERS: Capture(columns=("id", "a"))})
 BY_CHUNKS = Setting(snapshots={ORDERS: "a"})
+IGNORING = Setting(rules=TargetRules(upsert=True, ignored=True, fixed_columns=True))
 COMPUTED = Setting(rules=TargetRules(Transforms([Transform(table="shop.orders", filter="cast(a as string) <> b")])))
 
 #: By the rule and what it says of the last statement: the statements, and their surroundings.
@@ -300,6 +301,8 @@ NAMED: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
     (PARKS, BY_LIST, ("ALTER TABLE orders RENAME COLUMN a TO c, RENAME COLUMN b TO a",)),
     (FOLLOWS, BY_LIST, ("ALTER TABLE orders MODIFY a BIGINT",)),
     (FOLLOWS, BY_LIST, ("ALTER TABLE orders DROP COLUMN b",)),
+    ("is_not_for_targets: Resnapshot", IGNORING, ("ALTER TABLE orders DROP COLUMN a, ADD COLUMN a INT",)),
+    (FOLLOWS, IGNORING, ("ALTER TABLE orders DROP COLUMN a",)),
     ("is_not_for_targets: Resnapshot", COMPUTED, ("ALTER TABLE orders MODIFY a BIGINT",)),
     ("is_not_for_targets: Park", COMPUTED, ("ALTER TABLE orders MODIFY a BIGINT, DROP COLUMN b",)),
     (FOLLOWS, COMPUTED, ("ALTER TABLE orders MODIFY b VARCHAR(400)",)),

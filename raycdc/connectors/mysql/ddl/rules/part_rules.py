@@ -403,7 +403,8 @@ def changes_what_is_captured(judged: StatementEffect, facts: HistoryFacts) -> My
 def is_not_for_targets(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
     """Park a table that targets cannot follow according to the configuration.
 
-    It is resnapshotted instead if only the meaning of its transform changes.
+    It is resnapshotted instead if only the meaning of its transform changes, or if a column of the target would have
+    values of two columns.
     """
     before, after = judged.before, judged.effect.after
     table = before or after
@@ -417,7 +418,11 @@ def is_not_for_targets(judged: StatementEffect, facts: HistoryFacts) -> MySqlVer
         return None
     again = False
     if schema is not None and made is not None:
-        again = why == facts.parked.rules.new_meaning(table.id, schema, made, events)
+        rules = facts.parked.rules
+        again = why in (
+            rules.mixed_values(table.id, schema, made, events),
+            rules.new_meaning(table.id, schema, made, events),
+        )
     return judged.statement.refused(facts, why, again=again)
 
 

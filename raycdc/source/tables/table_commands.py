@@ -387,8 +387,7 @@ def _judged_rows(
         _require_sense(command.action, str(table), state, rules)
         raise ConfigError(f"{table} is not one of the pipeline's tables.")
     if isinstance(now, Parked | Dropped):
-        why = f"{now.phase}: {now.reason}" if isinstance(now, Parked) else "gone"
-        raise ConfigError(f"{table} is {why} Rows are read again of tables that are followed: resume it first.")
+        raise ConfigError(_not_followed(str(table), now))
     if isinstance(now, CatchingUp):
         raise ConfigError(f"{table} is still catching up with the log after a pause. Ask again when it has caught up.")
     if why_not := rules.why_no_rows(table, state, record):
@@ -411,6 +410,22 @@ def _judged_rows(
             f"has the rows that meet {command.where} read again beside its log, and put over those of its target by key"
         )
     return CommandDecision(command.id, str(command.action), str(table), (), f"{table} {text}")
+
+
+def _not_followed(table: str, state: Parked | Dropped) -> str:
+    """Return why single rows of a table in this state are not read again, with the command that a start accepts."""
+    only = "Single rows are read again of tables that are followed"
+    if isinstance(state, Dropped):
+        return f"{table} was dropped at the source. {only}."
+    if state.word == "pending":
+        return f"{table} waits to be read anew as a whole ({state.reason}) Nothing more is needed."
+    if state.phase is ParkedPhase.REMOVED:
+        way = "add it first, with: raycdc tables add"
+    elif can_be_resumed(state):
+        way = "let it go on first, with: raycdc tables resume"
+    else:
+        way = "read it anew as a whole, with: raycdc tables resnapshot"
+    return f"{table} is {state.phase}: {state.reason} {only}: {way}."
 
 
 def _require_sense(action: TableAction, table: str, state: StreamState, rules: CommandRules) -> None:

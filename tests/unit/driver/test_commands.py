@@ -27,7 +27,7 @@ from raycdc.source.snapshot.rereading.backfill import Backfill
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.tables.parking import CommandDecision, RowsRequest, TableRequest, with_requests
 from raycdc.source.tables.table_commands import CommandRules, TableAction, TableCommand
-from raycdc.source.tables.table_life import InSnapshot, Live, ParkedPhase, ParkingCause, SnapshotState
+from raycdc.source.tables.table_life import InSnapshot, LeftAt, Live, Parked, ParkedPhase, ParkingCause, SnapshotState
 from raycdc.source.tables.table_requests import (
     COMMANDS_KEPT,
     ask_all,
@@ -540,3 +540,30 @@ def test_backfills_that_make_no_sense_are_refused_by_name(store: CheckpointStore
     (answer,) = CommandQueue(store).take([of_rows(store, schema=KEYLESS)], rules)
     assert "has no primary key" in answer.text
     assert requests_of(store).rows == {}
+
+
+@pytest.mark.parametrize(
+    ("phase", "again", "left", "way"),
+    [
+        (ParkedPhase.REMOVED, False, False, "raycdc tables add"),
+        (ParkedPhase.PAUSED, False, True, "raycdc tables resume"),
+        (ParkedPhase.PARKED, False, True, "raycdc tables resume"),
+        (ParkedPhase.PARKED, False, False, "raycdc tables resnapshot"),
+        (ParkedPhase.PARKED, True, False, "Nothing more is needed"),
+    ],
+)
+def test_the_advice_about_a_table_that_is_not_followed_is_a_command_that_is_accepted(
+    store: CheckpointStore, phase: ParkedPhase, again: bool, left: bool, way: str
+) -> None:
+    desk, one = CommandQueue(store), of_rows(store)
+    stream, name = newest(store), TableId.parse(A)
+    at = LeftAt(3, 9) if left else None
+    parked = Parked("x", True, 3, phase, "Because.", Position.unknown(), 0, again=again, left=at)
+    followed = {table: state for table, state in stream.followed.items() if table != name}
+    seal(store, replace(stream, followed=followed, parked={name: parked}))
+    answer = desk.preview(one, RULES)
+    assert answer.refused
+    assert way in answer.text
+    for action in (TableAction.ADD, TableAction.RESUME, TableAction.RESNAPSHOT):
+        if f"raycdc tables {action}" in answer.text:
+            assert not desk.preview(command(2, action, A), RULES).refused

@@ -69,7 +69,11 @@ _ENTRIES_AT_ONCE = 256
 
 #: Parts of the message about a damaged document.
 _DAMAGED = " cannot be used: "
-_ADVICE = ". Restore the state folder from a copy, or start under another pipeline.state with a new snapshot."
+#: The advice to begin without the state, as the end of a sentence. Targets that the lost state wrote to belong to
+#: nobody for the new one, which refuses them unless ``pipeline.on_existing`` says what happens to them.
+NEW_STATE = 'begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot'
+#: The advice about a state that is damaged or incomplete. Targets that are ahead of an older copy would be refused.
+RESTORE = f"Restore the state from a copy that is as new as the targets, or {NEW_STATE}."
 
 _encode_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
@@ -163,7 +167,7 @@ def upgrade(document: Document, *, origin: str, current: int, upgrades: Mapping[
     if version > current:
         raise StateError(
             f"{origin} was written by a newer raycdc (format version {version}, this one reads up to {current}). "
-            f"Upgrade raycdc, or start under another pipeline.state with a new snapshot."
+            f"Upgrade raycdc, or {NEW_STATE}."
         )
     while version < current:
         document = upgrades[version](document)
@@ -198,10 +202,10 @@ def _canonical(value: object, *, levels: int) -> Iterator[str]:
 
 def damaged(origin: str, why: str) -> StateError:
     """Return the error for an existing document that cannot be used."""
-    return StateError(f"{origin}{_DAMAGED}{why}{_ADVICE}")
+    return StateError(f"{origin}{_DAMAGED}{why}. {RESTORE}")
 
 
 def damage_of(error: StateError) -> tuple[str, str] | None:
     """Return the origin and the reason of an error that `damaged` made; None for any other error."""
-    origin, found, why = str(error).removesuffix(_ADVICE).partition(_DAMAGED)
+    origin, found, why = str(error).removesuffix(f". {RESTORE}").partition(_DAMAGED)
     return (origin, why) if found else None

@@ -24,6 +24,7 @@ from raycdc.config.fields import Secret
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.state.codec import NEW_STATE
 from raycdc.state.store import CheckpointStore
 
 #: The value of a key as in TOML; None if it is not set.
@@ -262,7 +263,6 @@ def begun_with(store: CheckpointStore, *, full: bool) -> FullBy:
         was, now = ("full", "upsert") if begun else ("upsert", "full")
         raise ConfigError(
             f'source.changelog: the pipeline was begun with "{was}", but this says "{now}". It cannot be changed for '
-            "an existing state, because nobody knows which rows its target has. Put it back, or begin with another "
-            "pipeline.state and a new snapshot."
+            f"an existing state, because nobody knows which rows its target has. Put it back, or {NEW_STATE}."
         )
     return begun

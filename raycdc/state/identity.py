@@ -112,8 +112,8 @@ def require_identity(folder: StateFolder) -> None:
     """
     if folder.has_remains() and folder.read(NAME) is None:
         raise StateError(
-            f"{folder.where} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
-            f"another pipeline.state with a new snapshot."
+            f"{folder.where} has epochs but no meta.json, so its identity is lost. Restore meta.json, or "
+            f"{codec.NEW_STATE}."
         )
 
 

@@ -42,6 +42,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from raycdc.model import TableId
+from raycdc.state.codec import NEW_STATE
 from raycdc.state.manifests.manifest import STATE_NODE, Manifest, target_digest
 
 #: Steps of one table's epoch, in order. A table holds an epoch once its vector is at `STEP_LAST` of the epoch or later.
@@ -132,8 +133,6 @@ class Sealed:
 
 
 #: The alternative that keeps the target's content until the new snapshot is complete.
-_NEW_STATE = 'begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot'
-
 Decision = WriteRecord | Replay | Frozen | Tombstone | Refuse
 
 
@@ -254,7 +253,7 @@ def beyond(holds: Mapping[TableId, CommitVector | None], *, newest_epoch: int) -
             return Refuse(
                 f"The sink's table {table} holds epoch {vector.epoch}, but this state knows epochs up to "
                 f"{newest_epoch}: the state was restored from an older copy. Bring the newer state back, or "
-                f"{_NEW_STATE}."
+                f"{NEW_STATE}."
             )
     return None
 
@@ -296,7 +295,7 @@ def another_copy(table: TableId, epoch: int) -> str:
     return (
         f"The sink's table {table} holds an epoch {epoch} that this state did not write: the state was restored from "
         f"an older copy, or a copy of it is in use, and the target went on since. Bring the newer state back, or "
-        f"{_NEW_STATE}."
+        f"{NEW_STATE}."
     )
 
 
@@ -317,14 +316,14 @@ def _frozen_text(manifest: Manifest, affected: list[TableId], again: tuple[Table
     return (
         f"Epoch {manifest.epoch} is in {_names(affected)} but not, or not wholly, in {_names(again)}, and segments of "
         f"it are gone from the spool of the state{nodes}, so the rest cannot be written exactly. {back}, or "
-        f"{_NEW_STATE}."
+        f"{NEW_STATE}."
     )
 
 
 def _barred_text(manifest: Manifest, affected: list[TableId], barred: tuple[TableId, ...]) -> str:
     return (
         f"Epoch {manifest.epoch} is in {_names(affected)}, and {_names(barred)} can never have it: a driver that was "
-        f"replaced wrote it while it was being dropped. If {_names(barred)} cannot be read anew, {_NEW_STATE}."
+        f"replaced wrote it while it was being dropped. If {_names(barred)} cannot be read anew, {NEW_STATE}."
     )
 
 

@@ -49,6 +49,7 @@ from raycdc.segments import SegmentWriter
 from raycdc.segments.access import HERE, SegmentAccess
 from raycdc.segments.bad_rows import BadRecords, FilteredSegment, judged, whole_updates
 from raycdc.segments.reading import read_segment, verify_segments
+from raycdc.state.codec import NEW_STATE
 from raycdc.state.documents import DriverDocuments
 from raycdc.state.files.folder import LocalFolder
 from raycdc.state.manifests.manifest import Segment
@@ -268,8 +269,8 @@ class Joiner:
         if noted.asked != asked:
             raise StateError(
                 f"The [[lookup]] or [[transform]] of {resolved.table} differs from when epoch {epoch} was begun, of "
-                "which a part may be in the sink. Take it back, or begin with another pipeline.state and a new "
-                "snapshot."
+                "which a part may be in the sink. Take it back, or "
+                f"{NEW_STATE}."
             )
         if noted.segment is None:
             return None
@@ -278,8 +279,8 @@ class Joiner:
         if not verify_segments([segment]):
             raise StateError(
                 f"{segment.path} is missing or damaged. It has the answers of lookups for epoch {epoch}, of which a "
-                "part may be in the sink. Take it back from a copy, or begin with another pipeline.state and a new "
-                "snapshot."
+                "part may be in the sink. Take it back from a copy, or "
+                f"{NEW_STATE}."
             )
         return segment
 

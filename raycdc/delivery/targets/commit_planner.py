@@ -50,6 +50,7 @@ from raycdc.sinks.api import TableCommit
 from raycdc.sinks.changes import creates
 from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
 from raycdc.source.tables.table_requests import replaced, requests_of, resnapshot_requested
+from raycdc.state.codec import NEW_STATE
 from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch, target_digest
 from raycdc.state.opaque import Positions, positions_in
 from raycdc.state.store import CheckpointStore, CommitRecord, RoutedTarget
@@ -203,7 +204,7 @@ class CommitPlanner:
             more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
             raise StateError(
                 f"Routes changed: {'; '.join(changed[:3])}{more}. Rows already written would be missing there. Take "
-                "the routes back, or begin with another pipeline.state and a new snapshot."
+                f"the routes back, or {NEW_STATE}."
             )
         self._check_transforms(known, self._parked_at(record, stream))
         self._targets.start(known, stream)
@@ -248,8 +249,7 @@ class CommitPlanner:
                 raise StateError(
                     f"The transform or mask of {source} differs from when its rows were written, or a setting of "
                     "spark.conf by which expressions may give other results, such as spark.sql.session.timeZone. Take "
-                    "it back, or "
-                    "begin with another pipeline.state and a new snapshot. A table that is paused may be read anew "
+                    f"it back, or {NEW_STATE}. A table that is paused may be read anew "
                     f"instead: raycdc tables resnapshot CONFIG {source}."
                 )
 

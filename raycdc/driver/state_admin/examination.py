@@ -44,7 +44,7 @@ ATTEMPTS = 3
 #: For all other findings the remedy is a new start; see `raycdc.state.recovery`.
 _RESTORE = (
     "Put a copy of the whole state in its place, one that is as new as the targets (raycdc state backup makes them); "
-    'or begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot.'
+    f"or {codec.NEW_STATE}."
 )
 _FIXES: Mapping[str, str] = {
     NAME: "Restore this file from any copy of this state: it is the same in all of them.",

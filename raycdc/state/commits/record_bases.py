@@ -167,8 +167,8 @@ class RecordBases:
         where = self._folder.origin(reference.name)
         if data is None:
             raise MissingBaseError(
-                f"{where} is missing, and {origin} is written as a change of it: the state is incomplete. Restore the "
-                "state folder from a copy, or start under another pipeline.state with a new snapshot."
+                f"{where} is missing, and {origin} is written as a change of it: the state is incomplete. "
+                f"{codec.RESTORE}"
             )
         written, sha = codec.decode_signed(data, origin=where)
         if sha != reference.sha:

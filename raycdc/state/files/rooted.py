@@ -344,8 +344,7 @@ class RootedFolder:
                 if self._roots.begun().before == step.before:
                     raise StateError(
                         f"{self.origin(str(gone))} is missing although {ROOT} names it: the state is incomplete. "
-                        "Bring that object back (a bucket with versions has it), or start under another "
-                        "pipeline.state with a new snapshot."
+                        f"Bring that object back (a bucket with versions has it), or {codec.NEW_STATE}."
                     ) from gone
                 continue
             finally:

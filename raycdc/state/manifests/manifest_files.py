@@ -273,8 +273,7 @@ class ManifestFiles:
                 what = "is missing" if found is None else "is another one"
                 raise StateError(
                     f"{self._origin(reference.epoch)} {what}, and later epochs are written as changes of it: the state "
-                    "is incomplete. Restore the state folder from a copy, or start under another pipeline.state with a "
-                    "new snapshot."
+                    f"is incomplete. {codec.RESTORE}"
                 )
             document, origin = found[0], self._origin(reference.epoch)
             if _is_whole(document):

@@ -179,8 +179,17 @@ class MySqlTables:
                 f"{target} in {self._database.address} lacks column {missing[0]}, which its record names: somebody "
                 "altered the table. Drop it and take a new snapshot of its source table."
             )
-        collation = best_collation(self._statements)
         before = {column.name: column for column in present.columns}
+        ours = {mysql_fold(name) for name in before}
+        foreign = {mysql_fold(name): name for name in there if mysql_fold(name) not in ours}
+        if not plan.emptied and (new := next((p for p in plan.columns if mysql_fold(p.column.name) in foreign), None)):
+            theirs = foreign[mysql_fold(new.column.name)]
+            raise TargetModifiedError(
+                f"{target} in {self._database.address} has the column {theirs} of another writer, and the source has a "
+                "column of that name now, which would replace the values there. Nothing was written. Rename or drop "
+                "the other writer's column, or route the table to another name."
+            )
+        collation = best_collation(self._statements)
         columns = {p.origin: p.column for p in plan.columns if p.origin is not None}
         clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in columns]
         for old, column in columns.items():
@@ -192,8 +201,8 @@ class MySqlTables:
             if old != column.name or retyped or plan.rekeyed or is_null == (old in present.demands):
                 clauses.append(f"CHANGE COLUMN {quote_name(old)} {definition(column, key, collation, is_null=is_null)}")
         for column in (p.column for p in plan.columns if p.origin is None):
-            if column.name in there and column.name not in before:
-                clauses.append(f"DROP COLUMN {quote_name(column.name)}")
+            if (name := foreign.get(mysql_fold(column.name))) is not None:
+                clauses.append(f"DROP COLUMN {quote_name(name)}")
             is_null = column.name not in plan.demands
             clauses.append(f"ADD COLUMN {definition(column, key, collation, is_null=is_null)}")
         if plan.rekeyed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from raycdc.errors import (
     TargetModifiedError,
 )
 from raycdc.model import Column
-from raycdc.model.evolution import AddColumnEvent, CreateTableEvent, TruncateTableEvent
+from raycdc.model.evolution import AddColumnEvent, CreateTableEvent, RenameColumnEvent, TruncateTableEvent
 from raycdc.sandbox.servers import DatabaseServer, PostgresServer
 from raycdc.segments import run_in_process
 from raycdc.sinks.api import SinkContext
@@ -429,3 +430,31 @@ def test_a_partition_must_meet_what_its_table_must(
     with pytest.raises(TargetExistsError if adopts else TargetModifiedError, match=text):
         story.run(on_existing="merge")
     assert [row["id"] for row in story.world.rows(story.table)] == ([] if adopts else [1])
+
+
+@pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert", "mysql-changelog"])
+@pytest.mark.parametrize("default", ["", "7", None])
+def test_a_column_of_others_is_not_replaced_by_one_of_the_source(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, default: str | None
+) -> None:
+    """An added column, with and without a default, or one that a renamed column is copied into."""
+    story = OthersStory(request, kind, tmp_path)
+    story.seal((1, 1, 1), (2, 2, 2))
+    story.run()
+    assert story.world.server is not None
+    story.world.server.execute("ALTER TABLE shop.t ADD COLUMN c BIGINT", "UPDATE shop.t SET c = 99")
+    table, columns = story.table, story.table.schema.columns
+    if default is None:
+        table.changes.append(RenameColumnEvent(table.id, "b", "c"))
+        table.schema = replace(table.schema, columns=tuple(c.with_name("c") if c.name == "b" else c for c in columns))
+    else:
+        column = Column("c", INT, default=default or None)
+        table.changes.append(AddColumnEvent(table.id, column))
+        table.schema = replace(table.schema, columns=(*columns, column))
+    table.insert({column.name: 5 for column in table.schema.columns})
+    story.world.script.seal(final=True)
+    for _ in range(2):
+        with pytest.raises(TargetModifiedError, match=r"column c of another writer|column \"c\" of relation \"t\""):
+            story.run()
+    rows = story.world.server.execute("SELECT c FROM shop.t")
+    assert [tuple(row) for row in rows] == [(99,), (99,)]

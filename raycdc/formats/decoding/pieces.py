@@ -34,11 +34,13 @@ from raycdc.model.evolution import AlterPrimaryKeyEvent, SchemaChangeEvent
 class _Followed:
     """The description of the present messages; None if they have none.
 
-    `lacking` are the table's columns that it lacks, if it is an older description in messages that are repeated.
+    `repeats` is True if it is an older description in messages that are repeated, and `lacking` are the table's columns
+    that it lacks then.
     """
 
     columns: list[WireColumn] | None = None
     lacking: frozenset[str] = frozenset()
+    repeats: bool = False
 
 
 class TableDecoder:
@@ -110,14 +112,14 @@ class TableDecoder:
         self, columns: list[WireColumn] | None, chunk: Chunk, number: int, items: list[RowsItem | ChangeItem]
     ) -> None:
         """Take over the embedded schema of the message `number` of the chunk and of the messages after it."""
-        if columns is self._followed.columns:
+        if columns is self._followed.columns and not self._followed.repeats:
             return
         at = chunk.time(number)
         repeats = columns is not None and self.state.repeats(at)
         lacking = frozenset(self._names) - {c.name for c in columns} if columns and repeats else frozenset()
         if lacking != self._followed.lacking:
             self.flush(items)
-        self._followed = _Followed(columns, lacking)
+        self._followed = _Followed(columns, lacking, repeats)
         if columns is None:
             return
         before = self._schema

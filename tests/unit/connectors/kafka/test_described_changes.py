@@ -221,6 +221,16 @@ def test_messages_that_a_producer_repeats_show_no_change() -> None:
         topic.read(newer.replace(b"2000", b"4000"))
 
 
+def test_a_change_that_a_clock_dated_back_is_judged_as_soon_as_its_time_has_come() -> None:
+    """The time of a snapshot may be of another clock than those of changes."""
+    topic = Topic()
+    added = {"type": "int32", "optional": False, "default": 5}
+    topic.read(debezium({"id": 1}, 5000))
+    assert topic.read(debezium({"id": 2, "n": 5}, 3000, n=added)) == [{"id": 2, "n": 5}]
+    with pytest.raises(SchemaError, match="rows with 'n' came before it"):
+        topic.read(debezium({"id": 3, "n": 5}, 6000, n=added))
+
+
 def test_canals_types_are_compared_and_its_statements_speak_for_themselves() -> None:
     topic = Topic("canal-json")
     topic.read(canal({"id": "1", "n": "7"}, n="double"))

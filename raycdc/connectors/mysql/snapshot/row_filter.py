@@ -47,6 +47,8 @@ _TOKEN = re.compile(
     r"|(?P<text>'(?:[^'\\]|''|\\.)*')|(?P<sign><=|>=|<>|!=|=|<|>|\(|\)|,))",
     re.DOTALL,
 )
+#: A text that the server may take for the number of an ENUM's label when it searches an index (seen with MySQL 8.0).
+_LABEL_NUMBER = re.compile(r"\s*[+-]?\d+\s*")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -369,8 +371,11 @@ class _Parser:
     def _value(self, column: MySqlColumn) -> KeyValue:
         """Parse the next literal as a value of the column with the same meaning in SQL and Arrow."""
         kind, word = self._pop("a value")
+        labels = next(one.labels for one in self._table.columns if one.name == column.name)
         try:
             value = _literal_value(column, kind, word)
+            if labels and _LABEL_NUMBER.fullmatch(str(value)) and value not in labels:
+                raise ValueError("no label is written so, and a server may take it for the number of a label")
             keys.to_arrow(column, [value])
         except (ValueError, InvalidOperation, OverflowError, pa.ArrowException) as cause:
             raise ConfigError(

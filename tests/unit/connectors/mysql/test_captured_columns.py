@@ -72,6 +72,11 @@ def test_what_cannot_be_captured_is_named(capture: Capture, why: str) -> None:
         ("x > 0.1", table("float(7,2)"), "the server compares such a column by rounded values"),
         ("x BETWEEN 0 AND 1", table("double(7,2)"), "the server compares such a column by rounded values"),
         ("x IS NULL", table("float(7,2)"), ""),
+        ("x = '1'", text("enum('a','b')"), "no label is written so"),
+        ("x IN ('a', '2')", text("enum('a','1')"), "no label is written so"),
+        ("x = '1'", text("enum('0','1')"), ""),
+        ("x = '1a'", text("enum('a','b')"), ""),
+        ("x = '1'", text("varchar(9)"), ""),
     ],
 )
 def test_what_the_server_would_compare_otherwise_is_refused(condition: str, described: MySqlTable, reason: str) -> None:

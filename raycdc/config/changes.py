@@ -115,7 +115,7 @@ _SECTIONS: Mapping[str, Mapping[ConfigChangeClass, str]] = {
     #: The keys of a message format, in ``source.format`` and ``sink.format``.
     "format": {
         ConfigChangeClass.NEW_STATE: "type before_image case_sensitive metadata decimal binary time_unit placeholder "
-        "labels missing_after",
+        "labels missing_after table_in_key",
         ConfigChangeClass.FREE: "columns tables include exclude on_error columns_max ddl include_schema tombstones",
     },
     "sink": {

@@ -57,7 +57,7 @@ _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600
 #: operating system.
 SIZE_MAX = 1 << 60
 SPAN_MAX = timedelta(days=36_500)
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_DURATION_PART = re.compile(r"(?<![\d.])(\d++(?:\.\d++)?)\s*+([a-z]++)\s*+")
 
 
 class Options(BaseModel):

@@ -19,7 +19,7 @@ from raycdc.model.schema import TableSchema
 _INSTEAD = "…"
 #: A text in quotes, but not a quote within a word (``doesn't``); or a number that is no part of a word or version.
 _QUOTED = re.compile(r"(?<!\w)'(?:[^']|''|'(?=\w))*'(?!\w)|\"(?:[^\"]|\"\")*\"")
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w)")
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?(?!\.*\w)")
 
 
 def row_named(batch: pa.RecordBatch, index: int, schema: TableSchema) -> str:
@@ -47,7 +47,8 @@ _LITERAL = re.compile(
     r"`(?:[^`]|``)*`|'(?:[^'\\]|''|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\"\"|\\.)*(?:\"|\Z)|/\*.*?(?:\*/|\Z)|--\s[^\n]*|#[^\n]*",
     re.DOTALL,
 )
-_DDL = re.compile(r"(?:[\s…]|/\*.*?\*/)*(?:CREATE|ALTER|DROP|RENAME|TRUNCATE)\b", re.IGNORECASE | re.DOTALL)
+#: The beginning of a DDL statement whose comments are replaced.
+_DDL = re.compile(r"[\s…]*+(?:CREATE|ALTER|DROP|RENAME|TRUNCATE)\b", re.IGNORECASE)
 _STATEMENT_NUMBER = re.compile(r"(?<![\w`])[0-9][0-9A-Za-z.]*")
 #: The numbers of a type or of an index's prefix, or any other number.
 _SIZED = re.compile(rf"\b(?!(?:DEFAULT|IN|THAN|VALUES)\b)\w+\([\d\s,]*\)|{_STATEMENT_NUMBER.pattern}", re.IGNORECASE)
@@ -57,15 +58,17 @@ def without_literals(statement: str) -> str:
     """Return `statement` without its texts and comments, and without its numbers except for those of a DDL statement's
     types.
     """
-    numbers = _SIZED if _DDL.match(statement) else _STATEMENT_NUMBER
 
     def instead(found: re.Match[str]) -> str:
         return found[0] if found[0][0] == "`" or found[0][-1] == ")" else _INSTEAD
 
+    statement = _LITERAL.sub(instead, statement)
+    numbers = _SIZED if _DDL.match(statement) else _STATEMENT_NUMBER
+
     def outside_names(part: str) -> str:
         return part if part.startswith("`") else numbers.sub(instead, part)
 
-    return "".join(map(outside_names, re.split(r"(`(?:[^`]|``)*`)", _LITERAL.sub(instead, statement))))
+    return "".join(map(outside_names, re.split(r"(`(?:[^`]|``)*`)", statement)))
 
 
 def without_values(text: str, statement: str) -> str:

@@ -158,7 +158,7 @@ def _resolved(coordinates: Sequence[str], exclude: Sequence[str]) -> Iterator[li
 
 def _library(file_name: str) -> str:
     """Return the library's name from a jar's: ``parquet-column`` for ``parquet-column-1.16.0.jar``."""
-    return re.sub(r"-\d[^/]*\.jar$", "", file_name)
+    return re.split(r"-\d", file_name.removesuffix(".jar"), maxsplit=1)[0]
 
 
 def _shipped_with_spark() -> set[str]:

@@ -13,7 +13,7 @@ from raycdc.config.fields import Folder, Options, Size, flattened_texts, option
 
 #: Spark's own forms of a master (org.apache.spark.SparkContext, `SparkMasterRegex`).
 _MASTER = re.compile(
-    r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\]|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
+    r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\]|spark://[^\s,]+:\d+(,[^\s,]+:\d+)*|yarn|k8s://\S+"
 )
 
 

@@ -58,7 +58,7 @@ _MOMENTS: dict[str, TypeKind] = {
 }
 _TYPE = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\(([^()]*(?:\([^()]*\)[^()]*)*)\)|<.*>)?\s*(.*)$", re.DOTALL)
 _NAME = re.compile(r'\s*(?:`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|([^\s`",()]+))\s*(.*)$', re.DOTALL)
-_KEY = re.compile(r"\s*(?:CONSTRAINT\s+\S+\s+)?PRIMARY\s+KEY\s*\(([^)]*)\)\s*(?:NOT\s+ENFORCED)?\s*$", re.IGNORECASE)
+_KEY = re.compile(r"\s*(?:CONSTRAINT\s+\S+\s+)?PRIMARY\s+KEY\s*\(([^)]*)\)\s*+(?:NOT\s+ENFORCED\s*+)?$", re.IGNORECASE)
 _INLINE_KEY = re.compile(r"\bPRIMARY\s+KEY\b", re.IGNORECASE)
 
 

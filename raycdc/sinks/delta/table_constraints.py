@@ -19,7 +19,7 @@ _GENERATED = "delta.generationExpression"
 _IDENTITY = "delta.identity."
 
 #: The place in an error from which on it quotes rows or values that the table does not accept.
-_VALUES = re.compile(r"\s*Preview of invalid data:|(?<=violated by row) with values:", re.IGNORECASE)
+_VALUES = re.compile(r"Preview of invalid data:|(?<=violated by row) with values:", re.IGNORECASE)
 #: Patterns of the values that error messages quote: errors about Spark's conversions, lengths of texts, and casts of
 #: Arrow and DataFusion.
 _VALUE = re.compile(

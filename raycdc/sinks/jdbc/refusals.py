@@ -165,7 +165,8 @@ def without_value(text: str, code: int = 0) -> str:
     """
     if code == _SIGNAL:
         return "a trigger or routine there refuses the row"
-    return _MYSQL_VALUES.sub("'…'", text)
+    # Servers send at most 512 bytes.
+    return _MYSQL_VALUES.sub("'…'", text[:1024])
 
 
 def without_quoted(sqlstate: str, text: str) -> str:

@@ -185,12 +185,14 @@ def _writes_to(body: str, schema: str, table: str) -> bool:
     from the name of the trigger's table.
     """
     location = rf'(?:"?{re.escape(schema)}"?\s*\.\s*)?"?{re.escape(table)}"?(?![\w$"])'
-    if re.search(r"\bexecute\b", body, re.IGNORECASE) is None:
+    executes = re.search(r"\bexecute\b", body, re.IGNORECASE)
+    if executes is None:
         body = re.sub(r"'(?:[^']|'')*'", "''", body)  # No statement is in a text.
     verbs = r"(?:insert\s+into|update|delete\s+from|truncate(?:\s+table)?|merge\s+into|copy)"
     if re.search(rf"\b{verbs}\s+(?:only\s+)?{location}", body, re.IGNORECASE):
         return True
-    return re.search(r"\bexecute\b(?s:.)*\btg_(?:table_name|relname|relid)\b", body, re.IGNORECASE) is not None
+    built = re.search(r"\btg_(?:table_name|relname|relid)\b", body[executes.end() :] if executes else "", re.IGNORECASE)
+    return built is not None
 
 
 def _postgres_key(rows: Rows, relation: str, demands: TableRequirements) -> UnsupportedFeature | None:

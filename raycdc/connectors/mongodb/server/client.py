@@ -139,7 +139,7 @@ def _no_server(cause: PyMongoError) -> bool:
 
 def _without_topology(cause: PyMongoError) -> str:
     """Return the driver's text without its description of the client and the topology, which only adds noise."""
-    return re.sub(r" \(configured timeouts: [^)]*\)", "", str(cause).partition(", Timeout: ")[0]).rstrip(".")
+    return re.sub(r" \(configured timeouts: [^()]*\)", "", str(cause).partition(", Timeout: ")[0]).rstrip(".")
 
 
 def _refused(client: Client, what: str, cause: OperationFailure, key_path: str) -> SourceError:

@@ -8,7 +8,6 @@ a `RefusedStatement`, and applying raises a `SchemaError` if the statement contr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -31,7 +30,7 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
     TruncateTable,
 )
 from raycdc.connectors.mysql.ddl.parse.token_cursor import DdlCursor, FilledByQuery, Unparsable
-from raycdc.connectors.mysql.ddl.parse.tokens import LexError
+from raycdc.connectors.mysql.ddl.parse.tokens import LexError, first_word
 from raycdc.connectors.mysql.ddl.parse.types import CHARACTER_BASES
 from raycdc.connectors.mysql.values.types import IMPLICIT_ROW_END, MySqlTable
 from raycdc.errors import SchemaError
@@ -59,8 +58,7 @@ __all__ = [
 
 _DEFAULT_DIALECT = DdlDialect()
 
-#: The first word is enough for nearly every statement of a log, because leading comments are rare.
-_FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|\#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?!\d*)*([A-Za-z]+)", re.DOTALL)
+#: The first word is enough for nearly every statement of a log.
 _DDL_WORDS = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "REPAIR", "SET"})
 
 
@@ -112,13 +110,13 @@ def affected_tables(statement: str, default_db: str, *, dialect: DdlDialect = _D
 
     It reads only names, so that a statement about other tables is never parsed further, whatever its content.
     """
-    first = _FIRST_WORD.match(statement)
-    if first is None or first[1].upper() not in _DDL_WORDS:
+    verb = first_word(statement)
+    if verb not in _DDL_WORDS:
         return AffectedTables()
     try:
         return _affected(DdlCursor(statement, default_db, dialect))
     except (Unparsable, LexError) as reason:
-        return AffectedTables(unread=str(reason), verb=first[1].upper())
+        return AffectedTables(unread=str(reason), verb=verb)
 
 
 def parse_ddl(

@@ -35,7 +35,7 @@ _ZEROS = {
 }
 _HEXADECIMAL = re.compile(r"0x[0-9a-f]*|[xb]'.*'", re.IGNORECASE)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_EXACT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
+_EXACT = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)")
 _APPROXIMATE = re.compile(rf"{_EXACT.pattern}(?:[eE][+-]?[0-9]+)?")
 _CLOCK = r"([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{1,6}))?)?"
 _MOMENT = re.compile(rf"([0-9]{{4}})-([0-9]{{1,2}})-([0-9]{{1,2}})(?:[ T]{_CLOCK})?")

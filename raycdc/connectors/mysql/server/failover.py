@@ -33,7 +33,7 @@ from raycdc.errors import LogLostError, SourceUnavailableError
 CATCH_UP_S = 10.0
 _VISIBLE_WITHIN_S = 60.0
 _PAUSE_S = 0.05
-_MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
+_MARIADB_GTID = re.compile(r"(?<!\d)(\d+)-(\d+)-(\d+)")
 
 
 def resume_position(

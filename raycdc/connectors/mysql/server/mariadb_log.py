@@ -23,7 +23,7 @@ POSITION_MAX = (1 << 32) - 1
 #: The number of events at the head of a file: its format and the list of earlier transactions, maybe with an encryption
 #: event between them.
 _HEAD_EVENTS = 5
-_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
+_GTID = re.compile(r"(?<!\d)(\d+)-(\d+)-(\d+)")
 
 
 class UnreportedGtidsError(SourceError):

@@ -11,7 +11,6 @@ parked at the first of: the probe before its snapshot, the statement that adds t
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import ServerRow, query, query_dicts, query_raw, quote_name
 from raycdc.config.checks import CheckResult
-from raycdc.connectors.mysql.ddl.parse.tokens import CASCADES
+from raycdc.connectors.mysql.ddl.parse.tokens import CASCADES, adds_cascade
 from raycdc.connectors.mysql.server.catalog import asked_together
 from raycdc.connectors.mysql.server.client import MySqlServerInfo, probe, status_statement
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
@@ -320,11 +319,6 @@ def _names(text: Any) -> tuple[str, ...]:
     return tuple(name.strip() for name in str(text or "").split(",") if name.strip())
 
 
-_CASCADE = re.compile(
-    r"FOREIGN KEY \(.*?\) REFERENCES .*? ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)", re.IGNORECASE
-)
-
-
 def logs_cascades(info: MySqlServerInfo) -> bool:
     """Return True if the log has changes that a foreign key makes by cascade.
 
@@ -343,7 +337,7 @@ def has_cascade(connection: Connection[Any], table: TableId) -> bool:
         raise
     except SourceError:
         return False
-    return any(_CASCADE.search(statement.decode("utf-8", "replace")) for _, statement, *_ in rows)
+    return any(adds_cascade(statement.decode("utf-8", "replace")) for _, statement, *_ in rows)
 
 
 def refusal_of(connection: Connection[Any], info: MySqlServerInfo, table: TableId) -> str:

@@ -68,7 +68,7 @@ _TEMPORAL: dict[str, TypeKind] = {
     "time": TypeKind.TIME,
 }
 
-_HEAD = re.compile(r"\s*([a-z0-9_]+)\s*(?:\(\s*(.*?)\s*\))?\s*([^)]*)$", re.IGNORECASE | re.DOTALL)
+_HEAD = re.compile(r"\s*+([a-z0-9_]++)\s*+(?:\((.*)\))?([^)]*)$", re.IGNORECASE | re.DOTALL)
 _LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 

@@ -9,8 +9,9 @@ import pytest
 from raycdc.connectors.mysql.binlog.session import LogWriter, SessionState, parse_session
 from raycdc.connectors.mysql.ddl.alter import UnknownShapeError, server_column
 from raycdc.connectors.mysql.ddl.apply import AffectedTables, DdlDialect, affected_tables, parse_ddl
+from raycdc.connectors.mysql.ddl.follow.indirect import is_change_of_rows
 from raycdc.connectors.mysql.ddl.parse.statements import AlterTable, CreateTable, DropTable, Spelled
-from raycdc.connectors.mysql.ddl.parse.tokens import adds_cascade, split_statements
+from raycdc.connectors.mysql.ddl.parse.tokens import adds_cascade, first_word, split_statements
 from raycdc.model import TableId
 
 ORDERS = TableId("shop", "orders")
@@ -262,3 +263,29 @@ def test_labels_that_are_bytes_of_the_session_are_not_taken_for_letters() -> Non
     assert server_column(binary, narrow).column_type == "enum('a')"
     with pytest.raises(UnknownShapeError, match="the labels of 'e' are bytes of the session's utf32"):
         server_column(binary, wide)
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [
+        ("/**/" * 40 + " CREATE TABLE x (a INT)", "CREATE"),
+        ("/* ticket 42 */ ALTER TABLE t ADD c INT COMMENT '/* */ with care'", "ALTER"),
+        ("# a note\n-- another\n insert INTO t VALUES (1)", "INSERT"),
+        ("/*!50100 CREATE */ /*M!100100 TABLE */ x", "CREATE"),
+        ("/* 99999 it was /* not */ executed */ DROP TABLE x", "DROP"),
+        ("/* it does not end CREATE TABLE x", ""),
+        ("(SELECT 1)", ""),
+        ("`create` table x", ""),
+        ("", ""),
+    ],
+)
+def test_the_first_word_of_a_statement_is_found_behind_its_comments(statement: str, word: str) -> None:
+    assert first_word(statement) == word
+
+
+@pytest.mark.parametrize(
+    "statement", ["ALTER TABLE t ADD c INT COMMENT '/* */ with care'", "/**/" * 40 + "CREATE TABLE x (a INT)"]
+)
+def test_a_comment_makes_no_statement_a_change_of_rows(statement: str) -> None:
+    assert not is_change_of_rows(f"/* ticket */ {statement}")
+    assert is_change_of_rows(f"/* ticket */ # {statement}\nWITH a AS (SELECT 1) SELECT * FROM a")

@@ -50,9 +50,8 @@ _DAMAGE_TEXTS = (
     "failed to find format descriptor", "could not decrypt",
 )  # fmt: skip
 #: MariaDB's sql/sql_repl.cc, ``mysql_binlog_send``; MySQL cuts such a file when it starts (``binlog_recover``).
-_TORN = re.compile(
-    r"truncated in the middle of event.*the last event read from '([^']+)' at", re.IGNORECASE | re.DOTALL
-)
+_TORN = "truncated in the middle of event"
+_LAST_READ = re.compile(r"the last event read from '([^']++)' at", re.IGNORECASE)
 _DUPLICATE_TEXTS = ("same server_uuid/server_id", "same server_uuid", "same server_id", "same server id")
 
 
@@ -156,7 +155,7 @@ class LogDump:
                 f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{name}'@'%';"
             )
         if code == _ER_FATAL_READING:
-            if torn := _TORN.search(text):
+            if _TORN in low and (torn := _LAST_READ.search(text)):
                 message = f"{self.address} cannot read its log after {self.offset}: {text}"
                 return TornLogError(message, torn[1].rpartition("/")[2])
             if any(part in low for part in _DAMAGE_TEXTS):

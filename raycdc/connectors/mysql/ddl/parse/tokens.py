@@ -12,7 +12,7 @@ they cannot be parsed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -91,6 +91,10 @@ class LexRules:
         if self.version is None or number is None:
             return True
         return int(number) <= self.version and not (self.mariadb and kind == "!" and int(number) in _MYSQL_ONLY)
+
+
+#: The rules by which each version comment counts as part of the statement.
+_ALL_EXECUTED = LexRules()
 
 
 def tokenize(statement: str, rules: LexRules) -> Iterator[Token]:
@@ -184,8 +188,8 @@ def split_statements(script: str) -> Iterator[tuple[str, int]]:
 
 
 _PIECE = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z)|`(?:[^`]|``)*(?:`|\Z)"""
-    r"""|(?P<end>;)[ \t\r]*(?:(?:--[ \t]|\#)[^\n]*|/\*[^\n]*?\*/[ \t\r]*)?(?=\n|\Z)"""
+    r"""'(?:[^'\\]|\\.|'')*+(?:'|\\?\Z)|"(?:[^"\\]|\\.|"")*+(?:"|\\?\Z)|`(?:[^`]|``)*+(?:`|\Z)"""
+    r"""|(?P<end>;)(?>[ \t\r]*+(?:(?:--[ \t]|\#)[^\n]*+|/\*[^\n]*?\*/[ \t\r]*+)?)(?=\n|\Z)"""
     r"""|/\*.*?(?:\*/|\Z)|(?:--(?=\s)|\#)[^\n]*|.""",
     re.DOTALL,
 )
@@ -201,15 +205,11 @@ def _statement_ends(script: str) -> Iterator[tuple[int, int]]:
 _SHOWN_MAX = 500
 #: The longest database name, with quotes and spaces.
 _QUALIFIER_MAX = 200
-_FIRST_WORD = re.compile(r"\s*(?:/\*.*?\*/\s*)*(\w+)", re.DOTALL)
 #: Words in statements that may add or remove rows. If such a statement is not understood, the table's schema does not
 #: show its effect.
 _MOVES_ROWS = re.compile(r"\b(PARTITION|TABLESPACE|VERSIONING|PERIOD|IGNORE|TRUNCATE|REPLACE)\b", re.IGNORECASE)
 _ENGINE = re.compile(r"\bENGINE\b", re.IGNORECASE)
-_COMMENT = re.compile(r"/\*(?!M?!).*?\*/", re.DOTALL)
-_CASCADES = re.compile(
-    r"\bREFERENCES\b.*?\bON\s+(?:DELETE|UPDATE)\s+(?:CASCADE|SET\s+(?:NULL|DEFAULT))\b", re.IGNORECASE | re.DOTALL
-)
+_REFERENCES = re.compile(r"\bREFERENCES\b", re.IGNORECASE)
 #: The reason why a table with such a key is not followed if the server does not log cascades.
 CASCADES = (
     "a foreign key changes rows of this table by cascade, which the server does not write to the log: the target would "
@@ -246,10 +246,21 @@ def mentions(text: str, table: TableId, *, db: str) -> bool:
     return False
 
 
+def first_word(statement: str, rules: LexRules = _ALL_EXECUTED) -> str:
+    """Return the first word of a statement after its comments, in capitals.
+
+    The result is empty if something else comes first, or if a comment does not end.
+    """
+    try:
+        first = next(tokenize(statement, rules))
+    except LexError:
+        return ""
+    return first.text.upper() if first.kind is TokenKind.WORD else ""
+
+
 def begins_with(word: str, statement: str) -> bool:
     """Return True if `word`, in capitals, is the first word of the statement."""
-    first = _FIRST_WORD.match(statement)
-    return first is not None and first[1].upper() == word
+    return first_word(statement) == word
 
 
 def may_move_rows(statement: str) -> bool:
@@ -257,9 +268,28 @@ def may_move_rows(statement: str) -> bool:
     return _MOVES_ROWS.search(statement) is not None
 
 
-def adds_cascade(statement: str) -> bool:
-    """Return True if the statement's table gets a foreign key that changes its rows when others change."""
-    return _CASCADES.search(_COMMENT.sub(" ", statement)) is not None
+def adds_cascade(statement: str, rules: LexRules = _ALL_EXECUTED) -> bool:
+    """Return True if the statement's table gets, or may get, a foreign key that changes its rows when others change."""
+    refers = False
+    words: list[str] = []
+    try:
+        for token in tokenize(statement, rules):
+            words = [*words[-3:], token.text.upper() if token.kind is TokenKind.WORD else ""]
+            refers = refers or words[-1] == "REFERENCES"
+            if refers and (_is_cascade(words[-3:]) or _is_cascade(words)):
+                return True
+    except LexError:
+        return _REFERENCES.search(statement) is not None
+    return False
+
+
+def _is_cascade(words: Sequence[str]) -> bool:
+    """Return True for the words ``ON DELETE CASCADE``, ``ON UPDATE SET NULL`` and the like."""
+    match words:
+        case ["ON", "DELETE" | "UPDATE", "CASCADE"] | ["ON", "DELETE" | "UPDATE", "SET", "NULL" | "DEFAULT"]:
+            return True
+        case _:
+            return False
 
 
 def may_end_logging(statement: str) -> bool:

@@ -228,7 +228,9 @@ def strangers(
     """
 
     def is_other(table: str, vector: CommitVector) -> bool:
-        if vector.progress == recorded[table]:
+        # A target that was barred from the recorded epoch is read anew, and keeps its tombstone until then.
+        barred = vector.step == STEP_TOMBSTONE and vector.epoch == recorded[table][0]
+        if barred or vector.progress == recorded[table]:
             return differs(vector.digest, digests.get(table, 0))
         return vector.progress > recorded[table] and vector.epoch <= committed
 

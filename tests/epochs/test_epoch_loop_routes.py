@@ -13,7 +13,7 @@ from raycdc.core.failpoints import FailpointError
 from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.delivery.outcomes import Recovery
 from raycdc.delivery.ports import Routing
-from raycdc.errors import StateError
+from raycdc.errors import ParkReason, StateError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.model.evolution import AddColumnEvent
 from raycdc.model.rules.routes import Route, Router
@@ -22,6 +22,7 @@ from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.tables.table_life import Live, ParkedPhase, ParkingCause
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.opaque import Position
+from raycdc.state.parked import ParkedTarget
 from raycdc.state.recovery import CommitVector
 from raycdc.state.store import CheckpointStore, RoutedTarget
 from raycdc.testing.epochs import EpochScript, ScriptedTable
@@ -183,7 +184,14 @@ def test_a_paused_table_may_be_missing_in_a_target_that_was_emptied_for_others(
     live = StreamState(Position.unknown(), 9, {items: Live("x", announced=True, incarnation=0)}, changes=4)
     cause = ParkingCause("paused by the user", Position.unknown(), 0, phase=ParkedPhase.PAUSED)
     paused = live.pause(items, cause, number=5)
-    monkeypatch.setattr("raycdc.delivery.targets.commit_planner.stream_of", lambda _: paused)
+    with monkeypatch.context() as patch:
+        patch.setattr("raycdc.delivery.targets.commit_planner.stream_of", lambda _: paused)
+        assert world.restart() == Recovery(3)
+    # The table may also wait with another target of its own.
+    text, moment = "refused", 1_700_000_000_000
+    waits = ParkedTarget(4, None, ParkReason.CHANGE, text, moment, {"shop.items": 0}, {})
+    record = replace(record, generation=world.store.generations.newest(), routes=emptied)
+    world.store.write_commit(replace(record, parked={"lake.items": waits}))
     assert world.restart() == Recovery(3)
 
 

@@ -200,7 +200,9 @@ class CommitPlanner:
         routes = record.routes if record else {}
         known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}
         stream = stream_of(self._store.manifest(record.epoch)) if record else None
-        if changed := changed_routes(self._sources_of_known(known, stream), self._router):
+        waiting = {source for entry in record.parked.values() for source in entry.sources} if record else set()
+        parked = {*(stream.parked if stream is not None else ()), *map(TableId.parse, waiting)}
+        if changed := changed_routes(self._sources_of_known(known, parked), self._router):
             more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
             raise StateError(
                 f"Routes changed: {'; '.join(changed[:3])}{more}. Rows already written would be missing there. Take "
@@ -210,16 +212,16 @@ class CommitPlanner:
         self._targets.start(known, stream)
 
     def _sources_of_known(
-        self, known: Mapping[TableId, RoutedTarget], stream: StreamState | None
+        self, known: Mapping[TableId, RoutedTarget], parked: Collection[TableId]
     ) -> dict[TableId, set[TableId]]:
-        """Return the source tables of the `known` targets, with the parked tables that are routed to them.
+        """Return the source tables of the `known` targets, with the `parked` tables that are routed to them.
 
-        A shared target that was emptied while one of its tables is paused has no rows of that table. The next rows of
-        that table come with a new snapshot (`raycdc.source.tables.table_commands`), so its routes did not change.
+        A shared target that was emptied while one of its tables is paused, or waits with a parked target, has no rows
+        of that table. The next rows of that table come with a new snapshot (`raycdc.source.tables.table_commands`), so
+        its routes did not change.
         """
         sources = {name: set(map(TableId.parse, target.sources)) for name, target in known.items()}
-        parked = set(stream.parked if stream is not None else ()) & set().union(*sources.values())
-        for table in parked:
+        for table in set().union(*sources.values()).intersection(parked):
             for name in sources.keys() & set(self._router.targets(table)):
                 sources[name].add(table)
         return sources

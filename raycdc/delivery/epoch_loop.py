@@ -94,6 +94,7 @@ class EpochLoop:
         with ports.threads.pool(1, "commit") as committer:
             under_way: Future[None] | None = None
             after = self.committed
+            generation = 0
             while not self._stopped.is_set():
                 manifest = ports.next_sealed(after, POLL_S)
                 if manifest is None:
@@ -102,6 +103,12 @@ class EpochLoop:
                         under_way = None
                     continue
                 after = manifest.epoch
+                if generation not in (0, manifest.generation) and self._parts.records.merged:
+                    # A command about a table raised the generation.
+                    if under_way is not None:
+                        under_way.result()
+                    EpochRecovery(self._parts, self._writer).begin_together_at(manifest)
+                generation = manifest.generation
                 prepared = self._prepare(manifest, under_way)
                 under_way = committer.submit(self._writer.commit, prepared)
                 if manifest.final:

@@ -278,11 +278,29 @@ class EpochRecovery:
         committed, newest = self._store.manifest(self._records.epoch), self._store.last_manifest()
         assert newest is not None
         # Epochs that are sealed already do not count, because their rows are older than the snapshots.
-        after = replace(newest, epoch=committed.epoch + 1, from_splits=committed.to_splits)
+        self._empty(followed, replace(newest, epoch=committed.epoch + 1, from_splits=committed.to_splits))
+
+    def begin_together_at(self, manifest: Manifest) -> None:
+        """Empty the merged targets whose source tables are all resnapshotted from `manifest` on, because a running
+        pipeline was given a command. Called before `manifest` is prepared, while no commit runs.
+        """
+        if not self._ports.routing.upsert or not self._records.epoch:
+            return
+        committed = self._store.manifest(self._records.epoch)
+        before = FollowedSources(self._store, self._ports.parking.follows, committed)
+        now = FollowedSources(self._store, self._ports.parking.follows, manifest)
+        after = replace(committed, epoch=manifest.epoch, from_splits=committed.to_splits)
+        self._empty(before, after, unless=now)
+
+    def _empty(self, followed: FollowedSources, after: Manifest, *, unless: FollowedSources | None = None) -> None:
+        """Have the merged targets emptied that `followed` names, from the epoch of `after` on; not if `unless` names
+        them, too, because their snapshots begin later.
+        """
         beginning = {}
         for target in {*self._records.merged, *map(TableId.parse, self._parked.entries)}:
             sources = self._records.sources_of(target)
-            if len(sources) > 1 and (again := followed.begin_together(sources)):
+            later = unless is not None and unless.begin_together(sources)
+            if len(sources) > 1 and not later and (again := followed.begin_together(sources)):
                 beginning[target] = again
         for target, again in beginning.items():
             self._parked.begin_together(target, again, after, self._writer.held_of_refused(target))

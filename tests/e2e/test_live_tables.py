@@ -142,6 +142,25 @@ def test_a_parked_table_is_read_again_without_a_stop(mariadb: MariaDbServer, tmp
     assert run.interrupt() in (0, 130)
 
 
+def test_tables_of_one_target_are_read_again_together_without_a_stop(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    make(mariadb, "a", "b")
+    mariadb.execute("UPDATE b SET id = id + 10", database=DATABASE)
+    routes = f"""[[route]]\ntable = '{DATABASE}\\.[ab]'\nto = "lake.both"\n"""
+    job = Job(tmp_path, mariadb, DATABASE, ("a", "b"), local=True, sections=routes)
+
+    def keys() -> list[int]:
+        target = job.lake / "lake" / "both"
+        return sorted(read_delta(target).column("id").to_pylist()) if target.exists() else []
+
+    run = job.start()
+    run.wait_for_rows(lambda: keys() == [1, 2, 3, 11, 12, 13])
+    assert "are read again together" in tables_command(job, "resnapshot", f"{DATABASE}.a")
+    mariadb.execute("INSERT INTO b VALUES (14, 4)", "DELETE FROM a WHERE id = 1", database=DATABASE)
+    run.wait_for_rows(lambda: keys() == [2, 3, 11, 12, 13, 14])
+    assert {table["phase"] for table in listed(job).values()} == {"stream"}
+    assert run.interrupt() in (0, 130)
+
+
 def test_a_target_that_was_deleted_beside_the_run_is_made_anew_without_a_stop(
     mariadb: MariaDbServer, tmp_path: Path
 ) -> None:

@@ -242,10 +242,14 @@ class ParkedTargets:
 
 
 class FollowedSources:
-    """Finds out which source tables are still followed, from the newest manifest and the configuration (`selects`)."""
+    """Finds out which source tables are still followed, from a manifest (default: the newest) and the configuration
+    (`selects`).
+    """
 
-    def __init__(self, store: CheckpointStore, selects: Callable[[TableId], bool]) -> None:
-        self._stream = stream_of(store.last_manifest())
+    def __init__(
+        self, store: CheckpointStore, selects: Callable[[TableId], bool], manifest: Manifest | None = None
+    ) -> None:
+        self._stream = stream_of(manifest or store.last_manifest())
         self._selects = selects
         self._requests = requests_of(store)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.delivery.targets.parked_targets import ParkingPolicy
+from raycdc.errors import TargetModifiedError
 from raycdc.sinks.delta.commits import WriteChecks
 from tests.epochs.sink_world import World, commit, new_world
 from tests.epochs.touched_story import folder
@@ -123,3 +125,27 @@ def test_a_commit_that_the_table_forbids_is_not_told_as_a_conflict(
     assert record is not None
     assert "but Delta table is append-only" in record.parked["shop.items"].text
     assert "faster" not in record.parked["shop.items"].text
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert", "delta-changelog"])
+@pytest.mark.parametrize("other", [pa.float32(), pa.int64(), pa.decimal128(20, 1), pa.string()], ids=str)
+def test_a_column_that_others_gave_another_type_parks_the_table(tmp_path: Path, kind: str, other: pa.DataType) -> None:
+    world = new_world(kind, tmp_path)
+    world.script.tables = {}
+    table = world.script.table("shop.items")
+    table.insert({"id": 1, "name": "a", "qty": 16_777_217})
+    world.script.seal(final=True)
+    location = str(folder(world))
+    if kind.endswith("upsert"):
+        # Others may rewrite a table that was adopted.
+        DeltaTable.create(location, Schema([ID, NAME, QTY]))
+    loop = world.loop(world.sink(on_existing="merge"))
+    loop.run()
+    before = DeltaTable(location).to_pyarrow_table()
+    theirs = before.set_column(2, pa.field("qty", other), before.column("qty").cast(other, safe=False))
+    write_deltalake(location, theirs, mode="overwrite", schema_mode="overwrite")
+    table.insert({"id": 2, "name": "b", "qty": 16_777_219})
+    world.script.seal(final=True)
+    with pytest.raises(TargetModifiedError, match=r"column qty is .* another writer changed the Delta table"):
+        loop.run()
+    assert DeltaTable(location).to_pyarrow_table() == theirs

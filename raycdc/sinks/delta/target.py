@@ -24,7 +24,7 @@ from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, Ta
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.commits import DeltaCommits
-from raycdc.sinks.delta.evolution import check_mergeable, evolve
+from raycdc.sinks.delta.evolution import DELTA, check_mergeable, evolve
 from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
 from raycdc.sinks.delta.reading import foreign, is_table
 from raycdc.sinks.delta.table import DeltaTarget, is_ours_alone
@@ -133,14 +133,9 @@ class DeltaSteps(Target):
         if step == STEP_LAST:
             self._commits.mark(commit_metadata)
             return
-        names = self._table.arrow().names
-        work = fitted_to(work, self._context, names)
-        there = {spark_fold(name) for name in names}
-        if missing := [column.name for column in work.schema.columns if spark_fold(column.name) not in there]:
-            raise TargetModifiedError(
-                f"{self._table.location} lacks the column {missing[0]!r} of the rows to "
-                "come: somebody else changed the table."
-            )
+        present = self._table.arrow()
+        work = fitted_to(work, self._context, present.names)
+        self._check_columns(work, present)
         if step == STEP_APPEND:
             self._commits.append(staged.append, commit_metadata)
         elif staged.small:
@@ -178,6 +173,23 @@ class DeltaSteps(Target):
 
     def taken(self) -> TargetExistsError:
         return occupied_error(f"The Delta table {self._table.path}", "choose another sink.path")
+
+    def _check_columns(self, work: TableCommit, present: pa.Schema) -> None:
+        """Raise `SinkError` if the table lacks a column of the rows to come, or has another type for it.
+
+        Neither a merge nor a commit that names files would refuse such rows: a merge converts values, and files with
+        another type than the table's make it unreadable.
+        """
+        there = {spark_fold(field.name): field for field in present}
+        for want in columns_of(work, self._context):
+            have = there.get(spark_fold(want.name))
+            if have is None:
+                raise TargetModifiedError(
+                    f"{self._table.location} lacks the column {want.name!r} of the rows to come: somebody else changed "
+                    "the table."
+                )
+            if have.type != want.type:
+                raise DELTA.retyped_error(work.target, have, want)
 
     def _merge_files(self, work: TableCommit, staged: Sequence[CompactedFile], commit_metadata: CommitMetadata) -> None:
         table, context = self._table, self._context

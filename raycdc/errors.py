@@ -163,6 +163,8 @@ class SinkError(RaycdcError):
     """The sink refused a write, or its content contradicts our state."""
 
     exit_code = ExitCode.SINK
+    #: The statement that a database refused; empty for any other error.
+    refused_statement = ""
     cure = "Change at the target what the text names, and start again. Sealed epochs are then written."
 
 

@@ -324,7 +324,9 @@ class MySqlSession:
             raise SinkError(str(cause)) from cause
         except pymysql.Error as cause:
             code, text = cause.args[0], without_value(str(cause.args[-1]), cause.args[0])
-            raise advised(mysql_refusal(code), f"{self._database.address}: {text} (error {code})") from cause
+            words = f"{self._database.address}: {text} (error {code})"
+            shown = statement if isinstance(statement, str) else ""
+            raise advised(mysql_refusal(code), words, code=code, statement=shown) from cause
 
     def lacking(self, databases: Sequence[str]) -> list[str] | None:
         ((user,),) = self.rows("SELECT CURRENT_USER()")

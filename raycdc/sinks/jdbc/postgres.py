@@ -200,7 +200,7 @@ class PostgresDatabase:
         address = self._address
         options = (
             f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={LOCK_TIMEOUT_S}s "
-            f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_S}s "
+            f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_S}s -c statement_timeout=0 "
             # A commit that another driver makes while we wait for its lock must be visible.
             r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed"
         )
@@ -277,7 +277,7 @@ class PostgresSession:
         try:
             self._cursor.execute(statement, arguments or None)
         except adbc_driver_manager.Error as cause:
-            raise self._error(cause) from cause
+            raise self._error(cause, statement) from cause
 
     def rows(self, statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
         """Execute one query and return its rows."""
@@ -312,7 +312,7 @@ class PostgresSession:
         try:
             self._connection.commit()
         except adbc_driver_manager.Error as cause:
-            raise self._error(cause) from cause
+            raise self._error(cause, "COMMIT") from cause
 
     def rollback(self) -> None:
         try:
@@ -335,10 +335,11 @@ class PostgresSession:
             return record_held("SELECT pg_terminate_backend(pid)")
         return postgres_holders(self, target, wholly=wholly)
 
-    def _error(self, cause: adbc_driver_manager.Error) -> SinkError:
+    def _error(self, cause: adbc_driver_manager.Error, statement: str = "") -> SinkError:
         sqlstate, words = cause.sqlstate or "", _words(cause)
         words += postgres_grant(sqlstate, words, quote(self._address.user)) if self._address.user else ""
-        return advised(postgres_refusal(sqlstate, str(cause)), f"{self._address}: {words}")
+        kind = postgres_refusal(sqlstate, str(cause))
+        return advised(kind, f"{self._address}: {words}", code=sqlstate, statement=statement if sqlstate else "")
 
 
 def _alive(connection: Any) -> bool:

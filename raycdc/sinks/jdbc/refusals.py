@@ -2,12 +2,15 @@
 
 If a retry may succeed, for example after a deadlock or a restart of the server, the error becomes a
 `SinkUnavailableError`. If another session holds a lock, it becomes a `SinkLockedError`. An error whose code is not
-listed here ends the run.
+listed here parks the table if a statement on the table raised it (`of_table`), because others can make a server raise
+any error: a trigger raises a code of its own, calls a function that fails, or has an owner who was dropped; partitions
+have no place for a row; an index is damaged. Any other error with such a code ends the run.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from raycdc.errors import (
     ColumnsRefusedError,
@@ -22,6 +25,8 @@ from raycdc.errors import (
     TargetModifiedError,
     ValueRefusedError,
 )
+from raycdc.model import TableId
+from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, STAGE_SCHEMA
 
 #: SQLSTATEs of PostgreSQL (its manual's appendix A): complete codes first, then classes.
 _POSTGRES: dict[str, type[SinkError]] = {
@@ -45,6 +50,7 @@ _POSTGRES: dict[str, type[SinkError]] = {
     "44": TargetModifiedError,
     "P0": TargetModifiedError,  # a trigger of the target
     "08": SinkUnavailableError,  # connections
+    "25P04": SinkUnavailableError,  # the transaction lasted longer than the server permits
     "25006": SinkUnavailableError,  # a read-only server, for example one that was just replaced
     "25P03": SinkUnavailableError,  # the server ended the session, because it slept within a transaction
     "40": SinkUnavailableError,  # deadlocks
@@ -81,12 +87,22 @@ _NEEDS = {
 #: "value:", and in quoted parts of a statement.
 _MYSQL_VALUES = re.compile(
     r"'.*'(?= for (?:key|column|function) )|(?<=value: )'.*'|(?<=out of range in )'.*'|(?<=near )'.*'(?= at line)"
-    r"|(?<=value: )\".*\"",
+    r"|(?<=value: )\".*\"|(?<=no partition for value )(?!from column_list).*",
     re.DOTALL,
 )
 #: The places of values in PostgreSQL's errors of class 22, which are about values.
 _POSTGRES_VALUES = re.compile(r'(?<!encoding )(?<!type )(?<!column )"(?:[^"]|"")*"|\b0x[0-9a-f]+(?: 0x[0-9a-f]+)*')
 _SIGNAL = 1644
+#: The servers have no codes from here on; a trigger may raise any number.
+_OWN_CODES = 14_000
+
+#: The codes of syntax errors, which are bugs of raycdc.
+_BUGS = ("42601", "42P02", 1064)
+
+#: The classes of SQLSTATEs whose messages are those of triggers and functions, and may quote values.
+_OF_FUNCTIONS = ("09", "2F", "38", "39")
+#: The standard's and PostgreSQL's classes begin with these characters. A function may raise any other code.
+_KNOWN_CLASS = re.compile(r"[0-4].|5[34578]|F0|HV|P0|XX|72")
 
 #: The classes of errors of MySQL and MariaDB, by their numbers.
 _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
@@ -95,10 +111,11 @@ _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
     ValueRefusedError: (1048, 1153, 1264, 1265, 1292, 1301, 1364, 1366, 1406, 1411, 1690, 1713, 3819, 4025),
     ReferenceRefusedError: (1216, 1217, 1451, 1452),
     TargetDroppedError: (1049, 1051, 1146),
-    # Connections, deadlocks and locks, and servers that shut down, start, are read-only or have no disk space left.
+    # Connections, deadlocks and locks, and servers that shut down, start or are read-only, or whose disk or memory is
+    # full (InnoDB reports a full disk as a full table, 1114).
     SinkUnavailableError: (
-        *(0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1317, 1836, 1927),
-        *(2002, 2003, 2006, 2013, 2055, 3169, 4031),
+        *(0, 1021, 1030, 1037, 1038, 1040, 1041, 1047, 1053, 1079, 1114, 1158, 1159, 1160, 1161, 1180, 1203, 1206),
+        *(1213, 1290, 1317, 1412, 1615, 1792, 1836, 1927, 2002, 2003, 2006, 2013, 2055, 3169, 4031),
     ),
     SinkLockedError: (1205,),
     NameRefusedError: (1059, 1102, 1103),
@@ -148,14 +165,40 @@ def mysql_refusal(code: int) -> type[SinkError]:
     return next((error for error, codes in _MYSQL.items() if code in codes), SinkError)
 
 
-def advised(refusal: type[SinkError], text: str) -> SinkError:
-    """Return the `refusal` with the server's `text`, and with advice if the text contains none."""
+def of_table(error: SinkError, target: TableId, *, exists: Callable[[], bool]) -> TargetModifiedError | None:
+    """Return the error that parks `target` if a statement on it raised `error` for a reason that is not listed here.
+
+    Returns None for any other error, and for an error of the table of commit records, which concerns all targets.
+    `exists` returns True if the target exists, after a rollback. If it does, and no staging table is missing, a trigger
+    uses the table that is missing.
+    """
+    if not error.refused_statement or COMMIT_TABLE in error.refused_statement:
+        return None
+    if type(error) is TargetDroppedError and STAGE_SCHEMA not in str(error) and exists():
+        return TargetModifiedError(
+            f"{target}: {error}. The target exists, so a trigger or function of it uses a table that is missing. "
+            "Nothing was written."
+        )
+    if type(error) is not SinkError:
+        return None
+    return TargetModifiedError(
+        f"The server refuses a statement on {target}: {error}. Other writers gave the table something that fails (a "
+        "trigger, partitions, an index), or the server does not permit the statement."
+    )
+
+
+def advised(refusal: type[SinkError], text: str, *, code: str | int, statement: str = "") -> SinkError:
+    """Return the `refusal` of `statement` with the server's `code` and `text`, and with advice if the text contains
+    none.
+    """
     if refusal is ReferenceRefusedError:
         text += (
             ". Drop the foreign keys of and to this table there: the source has them, and tables are written one after "
         )
         text += "another"
-    return refusal(text)
+    error = refusal(text)
+    error.refused_statement = "" if code in _BUGS else statement
+    return error
 
 
 def without_value(text: str, code: int = 0) -> str:
@@ -163,7 +206,7 @@ def without_value(text: str, code: int = 0) -> str:
 
     A text that a trigger raised may contain any value, so it is replaced as a whole.
     """
-    if code == _SIGNAL:
+    if code == _SIGNAL or code >= _OWN_CODES:
         return "a trigger or routine there refuses the row"
     # Servers send at most 512 bytes.
     return _MYSQL_VALUES.sub("'…'", text[:1024])
@@ -173,4 +216,6 @@ def without_quoted(sqlstate: str, text: str) -> str:
     """Return a message of PostgreSQL without quoted texts and bytes, except for the names of types and encodings."""
     if sqlstate.startswith("P0"):
         return "a trigger or function there refuses the row"
+    if sqlstate.startswith(_OF_FUNCTIONS) or (sqlstate and not _KNOWN_CLASS.match(sqlstate)):
+        return f"a trigger or function there refuses the row (SQLSTATE {sqlstate})"
     return _POSTGRES_VALUES.sub("…", text) if sqlstate.startswith("22") else text

@@ -30,6 +30,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -45,8 +46,9 @@ from raycdc.model.rules.names import LIMITS
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableCommit as Work
 from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
-from raycdc.sinks.jdbc.database import open_database
+from raycdc.sinks.jdbc.database import DatabaseSession, open_database
 from raycdc.sinks.jdbc.plugin import Address, JdbcSinkConfig
+from raycdc.sinks.jdbc.refusals import of_table
 from raycdc.sinks.jdbc.target import JdbcSteps, StagedJdbc, stage_prefix, target_key
 from raycdc.sinks.jdbc.tasks import LoadStagingTable
 from raycdc.sinks.jdbc.types import demanded, mysql_key_bytes, mysql_type, postgres_type
@@ -89,6 +91,12 @@ def _account(address: Address, targets: Sequence[TableId]) -> list[CheckResult]:
     if lacking is None:
         return [connected]
     return [connected, CheckResult("sink privileges", f"{address.user} may create what the sink needs.", ok=True)]
+
+
+def _exists(session: DatabaseSession, target: TableId) -> bool:
+    """Return True if the table `target` exists, after a rollback."""
+    session.rollback()
+    return session.tables.there(target) is not None
 
 
 class JdbcSink(ExactlyOnceSink[JdbcSteps]):
@@ -170,16 +178,22 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[JdbcSteps]:
         with self._database.session() as session:
-            yield JdbcSteps(
-                target,
-                session,
-                self._database,
-                self._context,
-                writes=writes,
-                prepared=self._prepared,
-            )
-            if writes:
-                session.commit()
+            try:
+                yield JdbcSteps(
+                    target,
+                    session,
+                    self._database,
+                    self._context,
+                    writes=writes,
+                    prepared=self._prepared,
+                )
+                if writes:
+                    session.commit()
+            except SinkError as error:
+                parks = of_table(error, target, exists=partial(_exists, session, target))
+                if parks is None:
+                    raise
+                raise parks from error
 
     def check_work(self, work: Work) -> None:
         names = [mysql_fold(column.name) for column in work.schema.columns]

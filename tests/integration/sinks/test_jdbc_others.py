@@ -12,6 +12,7 @@ from raycdc.config import Secret
 from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import (
     KeyRefusedError,
+    ParkReason,
     SinkError,
     StateError,
     TargetDroppedError,
@@ -458,3 +459,71 @@ def test_a_column_of_others_is_not_replaced_by_one_of_the_source(
             story.run()
     rows = story.world.server.execute("SELECT c FROM shop.t")
     assert [tuple(row) for row in rows] == [(99,), (99,)]
+
+
+AFTER = "CREATE TRIGGER shop.g AFTER INSERT ON shop.t FOR EACH ROW"
+FAILING = {
+    "a function of a trigger without RETURN": (
+        "postgres-upsert",
+        f"CREATE FUNCTION shop.f() {PLPGSQL} 'BEGIN NEW.a := 0; END'",
+        "CREATE TRIGGER g AFTER INSERT ON shop.t FOR EACH ROW EXECUTE FUNCTION shop.f()",
+    ),
+    "an error code of a trigger's own": (
+        "postgres-upsert",
+        f"CREATE FUNCTION shop.f() {PLPGSQL} $$BEGIN RAISE EXCEPTION '%', NEW.b USING ERRCODE = 'ZX001'; END$$",
+        "CREATE TRIGGER g AFTER INSERT ON shop.t FOR EACH ROW EXECUTE FUNCTION shop.f()",
+    ),
+    "a deferred trigger": (
+        "postgres-upsert",
+        f"CREATE FUNCTION shop.f() {PLPGSQL} $$BEGIN RAISE EXCEPTION '%', NEW.b USING ERRCODE = 'ZX001'; END$$",
+        "CREATE CONSTRAINT TRIGGER g AFTER INSERT ON shop.t INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION shop.f()",
+    ),
+    "a table that a trigger needs": (
+        "postgres-upsert",
+        f"CREATE FUNCTION shop.f() {PLPGSQL} 'BEGIN INSERT INTO shop.audit VALUES (1); RETURN NULL; END'",
+        "CREATE TRIGGER g AFTER INSERT ON shop.t FOR EACH ROW EXECUTE FUNCTION shop.f()",
+    ),
+    "no partition for a value": (
+        "mysql-upsert",
+        "ALTER TABLE shop.t PARTITION BY RANGE (id) (PARTITION low VALUES LESS THAN (2))",
+    ),
+    "a trigger that writes to its own table": (
+        "mysql-upsert",
+        f"{AFTER} DELETE FROM shop.t WHERE id = 1",
+    ),
+    "a trigger whose owner was dropped": (
+        "mysql-upsert",
+        "CREATE DEFINER='away'@'away' TRIGGER shop.g AFTER INSERT ON shop.t FOR EACH ROW SET @x = 1",
+    ),
+    "an error number of a trigger's own": (
+        "mysql-upsert",
+        f"{AFTER} SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31001, MESSAGE_TEXT = '4711'",
+    ),
+    "a missing table that a trigger needs": (
+        "mysql-upsert",
+        f"{AFTER} INSERT INTO shop.audit VALUES (NEW.id)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_what_fails_at_one_table_parks_that_table_alone(
+    request: pytest.FixtureRequest, tmp_path: Path, what: str
+) -> None:
+    kind, *statements = FAILING[what]
+    story = OthersTable(request, kind, tmp_path)
+    other = story.world.script.table("shop.other", keyed("id", "a", "b"))
+    story.seal((1, 1, 1))
+    story.run()
+    story.execute(*statements)
+    other.insert({"id": 7, "a": 7, "b": 7})
+    story.seal((2, 2, 4711))
+    loop = story.world.loop(parking=ParkingPolicy())
+    loop.recover()
+    if loop.committed < story.world.store.next_epoch() - 1:
+        loop.run()
+    (parked,) = loop._parts.parked.entries.values()
+    assert parked.reason is ParkReason.MODIFIED
+    assert "4711" not in parked.text
+    assert [row["id"] for row in story.world.rows(story.table)] == [1]
+    assert story.world.rows(other) == other.contents()

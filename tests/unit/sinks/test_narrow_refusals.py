@@ -36,7 +36,14 @@ from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.iceberg.refusals import is_the_catalogs
-from raycdc.sinks.jdbc.refusals import mysql_refusal, postgres_refusal
+from raycdc.sinks.jdbc.refusals import (
+    advised,
+    mysql_refusal,
+    of_table,
+    postgres_refusal,
+    without_quoted,
+    without_value,
+)
 from raycdc.sinks.kafka.sink import Topics
 from raycdc.sinks.mongodb.server import _refusal as mongodb_refusal
 from raycdc.spark.derive import _is_a_values
@@ -199,3 +206,40 @@ def test_a_statement_that_is_none_is_a_bug_of_ours(refusal: type[RaycdcError], s
 )
 def test_errors_of_mongodb_by_what_they_concern(code: int, error: type[SinkError]) -> None:
     assert mongodb_refusal(OperationFailure("words", code)) is error
+
+
+def test_an_error_that_is_not_listed_parks_the_table_of_its_statement() -> None:
+    target = TableId("shop", "t")
+    written = advised(mysql_refusal(1449), "no such definer", code=1449, statement="INSERT INTO `shop`.`t` …")
+    assert isinstance(of_table(written, target, exists=lambda: True), TargetModifiedError)
+    for error in (
+        advised(mysql_refusal(1064), "syntax", code=1064, statement="INSERT INTO `shop`.`t` …"),
+        advised(mysql_refusal(1449), "no such definer", code=1449, statement="UPDATE `home`.`raycdc_commit` …"),
+        advised(mysql_refusal(1449), "no such definer", code=1449),
+        advised(mysql_refusal(1213), "deadlock", code=1213, statement="INSERT INTO `shop`.`t` …"),
+        SinkError("It has 2 rows instead of 3."),
+    ):
+        assert of_table(error, target, exists=lambda: True) is None
+
+
+def test_a_missing_table_is_another_one_if_the_target_exists() -> None:
+    target = TableId("shop", "t")
+    error = advised(mysql_refusal(1146), "Table 'shop.audit' doesn't exist", code=1146, statement="INSERT …")
+    assert isinstance(of_table(error, target, exists=lambda: True), TargetModifiedError)
+    assert of_table(error, target, exists=lambda: False) is None
+    stage = advised(mysql_refusal(1146), "Table 'home.raycdc_stage_1' doesn't exist", code=1146, statement="INSERT …")
+    assert of_table(stage, target, exists=lambda: True) is None
+
+
+@pytest.mark.parametrize("code", [1030, 1037, 1114, 1206, 1412, 1615, 1792])
+def test_a_full_disk_or_memory_of_mysql_is_waited_for(code: int) -> None:
+    assert mysql_refusal(code) is SinkUnavailableError
+
+
+def test_a_message_of_a_trigger_is_not_shown() -> None:
+    assert "4711" not in without_quoted("ZX001", "4711")
+    assert "4711" not in without_quoted("38000", "4711")
+    assert without_quoted("55000", "no replica identity") == "no replica identity"
+    assert "4711" not in without_value("4711", 31001)
+    assert "4711" not in without_value("Table has no partition for value 4711", 1526)
+    assert without_value("Table has no partition for value from column_list", 1526).endswith("from column_list")

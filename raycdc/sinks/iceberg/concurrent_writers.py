@@ -34,6 +34,7 @@ def check_unchanged(target: IcebergTarget, source: Collection[str]) -> None:
     Only for a table that this pipeline created. The error's text says how a user can accept the table's present
     content.
     """
+    _check_ids(target, source)
     record, metadata = target.record, target.table.metadata
     head = metadata.current_snapshot_id
     if record is None or record.snapshot is None or record.snapshot == head or not target.ownership.created_by_us:
@@ -53,6 +54,26 @@ def check_unchanged(target: IcebergTarget, source: Collection[str]) -> None:
             f"table back to snapshot {record.snapshot}, or drop it, or vouch for it as it is (ALTER TABLE … SET "
             f"TBLPROPERTIES ('{CONFIRMED}' = '{head}')), and read its source table anew."
         )
+
+
+def _check_ids(target: IcebergTarget, source: Collection[str]) -> None:
+    """Raise `SinkError` if another writer dropped or renamed one of the columns `source` since this pipeline's last
+    commit, and added a column with its name: the new column has another field id, and no value in existing rows. No
+    snapshot shows such a change.
+    """
+    record, metadata = target.record, target.table.metadata
+    ours = None if record is None or record.snapshot is None else metadata.snapshot_by_id(record.snapshot)
+    if ours is None or ours.schema_id is None or not target.ownership.created_by_us:
+        return
+    before = next((schema for schema in metadata.schemas if schema.schema_id == ours.schema_id), None)
+    ids = {} if before is None else {field.name: field.field_id for field in before.fields}
+    for field in metadata.schema().fields:
+        if field.name in source and ids.get(field.name, field.field_id) != field.field_id:
+            raise TargetModifiedError(
+                f"The Iceberg table {target.name} has another column {field.name!r} than this pipeline had written: "
+                "another writer dropped or renamed that column, and added one with its name, in which existing rows "
+                "have no value. Nothing more was written. Drop the table, and read its source table anew."
+            )
 
 
 def check_files(target: IcebergTarget) -> None:

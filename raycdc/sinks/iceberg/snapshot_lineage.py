@@ -76,23 +76,36 @@ class NotedSnapshot:
 
 def noted_snapshots(metadata: TableMetadata) -> list[NotedSnapshot]:
     """Return the snapshots that the records of all pipelines in the table name."""
-    notes = {name: json.loads(text) for name, text in metadata.properties.items() if name.startswith(_VECTOR)}
-    return [
-        NotedSnapshot(name, str(note.get("pipeline", "")), note["snapshot"])
-        for name, note in notes.items()
-        if note.get("snapshot") is not None
-    ]
+    found = []
+    for name, text in metadata.properties.items():
+        if not name.startswith(_VECTOR):
+            continue
+        try:
+            note = json.loads(text)
+            pipeline, snapshot = str(note.get("pipeline", "")), note.get("snapshot")
+        except (ValueError, AttributeError):
+            continue  # Another client changed the property of another pipeline.
+        if snapshot is not None:
+            found.append(NotedSnapshot(name, pipeline, snapshot))
+    return found
 
 
 def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:
     """Return the pipeline's record in the table; None if there is none."""
     text = metadata.properties.get(vector_property(app_id))
-    note = None if text is None else json.loads(text)
-    if note is None or note["pipeline"] != app_id:
+    if text is None:
         return None
-    return TableRecord(
-        CommitVector(note["epoch"], note["step"], note["generation"], note.get("digest", 0)), note["snapshot"]
-    )
+    try:
+        note = json.loads(text)
+        if note["pipeline"] != app_id:
+            return None
+        vector = CommitVector(note["epoch"], note["step"], note["generation"], note.get("digest", 0))
+        return TableRecord(vector, note["snapshot"])
+    except (ValueError, KeyError, TypeError) as cause:
+        raise TargetModifiedError(
+            f"The property {vector_property(app_id)} of an Iceberg table is not what this pipeline wrote: another "
+            f"client changed it. Set it back, or {DROP_IT}."
+        ) from cause
 
 
 class SnapshotLineage:

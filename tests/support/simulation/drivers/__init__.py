@@ -26,6 +26,7 @@ protocol of sinks and the supervisor are the product's classes, and what lies ar
 | `scene.py` | everything that a story is about, and what a failure prints of it |
 | `world.py`, `world.py` | what goes wrong; the user's commands about tables |
 | `world.py` | the story: a time of faults, and a calm end |
+| `copies.py` | the story of a state that is copied, of which both then run |
 
 A driver may end at every pause: before each call to the disk or the sink, at each fail point, and wherever it waits. It
 may also be paused there, and wake up when another one has taken over; the lease does not keep two apart, as on two

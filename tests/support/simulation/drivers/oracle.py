@@ -53,6 +53,8 @@ class DriverOracle:
                 del self._epochs[epoch]
 
     def _file(self, path: Path, content: bytes) -> None:
+        if path.is_absolute() and not path.is_relative_to(self._around.state):
+            return  # It is of a copy of the state.
         if path.parent.name == "epochs" and path.suffix == ".json":
             self._sealed(codec.decode(content, origin=path.name))
         elif path.parent.name == "commits" and ".json" in path.suffixes and path.name[0] != ".":
@@ -95,6 +97,17 @@ class DriverOracle:
             if target.rows != rows:
                 self._say(f"{table} has {target.rows} instead of {rows}")
             self._changelog(table, [(op, row) for _, op, row in target.log])
+
+    def prefixes(self, log: SourceLog) -> None:
+        """Check that each target has every change of its table once, in order, up to the last one that it has."""
+        for table in log.tables:
+            target = self._around.server.tables.get(table)
+            if target is None:
+                continue
+            changes = [(op, row) for _, op, row in target.log]
+            self._changelog(table, changes)
+            if target.rows not in (log.rows(table, ordinal) for ordinal in range(log.end + 1)):
+                self._say(f"{table} has {target.rows}, which it never had at the source")
 
     def _changelog(self, table: TableId, changes: list[tuple[str, Row]]) -> None:
         """Check that each change follows the previous one of its key."""

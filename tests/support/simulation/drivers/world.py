@@ -204,16 +204,19 @@ class DriverSimulation:
         with tempfile.TemporaryDirectory(prefix="raycdc-sim-") as folder, heard(self._reached):
             self._begin(Path(folder) / "state")
             try:
-                self._chaos()
-                self._calm()
-                self._oracle.final(self._scene.log)
-                self._check()
+                self._play()
             except SimulationError:
                 raise
             except Exception as error:
                 raise SimulationError(self._scene.report(f"{type(error).__name__}: {error}")) from error
             finally:
                 self._scene.fibers.end()
+
+    def _play(self) -> None:
+        self._chaos()
+        self._calm()
+        self._oracle.final(self._scene.log)
+        self._check()
 
     def _begin(self, state: Path) -> None:
         chance, settings, clock = self._chance, self.settings, SimulatedClock()

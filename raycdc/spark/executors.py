@@ -76,6 +76,7 @@ _UNUSED_S = 90 * 86_400
 #: Parts of paths of files that neither tasks nor users' functions need.
 _LEFT_OUT = (
     "/tests/", "/include/", "/__pycache__/", "/numpy/_core/_simd.", "/raycdc/testing/", "/raycdc/cli/",
+    "/raycdc/connectors/mysql/", "/raycdc/connectors/kafka/",
     "/raycdc/bench/runs/", "/raycdc/bench/splits/", "/raycdc/verify/", "/raycdc/sandbox/", "/numpy/f2py/",
 )  # fmt: skip
 #: The libraries that pyarrow ships under three names; programs load the middle one.

@@ -49,7 +49,6 @@ _RESTORE = (
 _FIXES: Mapping[str, str] = {
     NAME: "Restore this file from any copy of this state: it is the same in all of them.",
     "schemas": "Restore this file from any copy of this state: files of this name are the same in all of them.",
-    "pulse": "It names only the driver that had the state. The next start ignores it, and removes it.",
     "commands": "It is a command about a table: remove this file, and give the command again.",
 }
 _SEGMENTS = (
@@ -220,6 +219,11 @@ class _Inspection:
             driver = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity).poll()
             examination.driver = "" if isinstance(driver, Vacancy) else driver
             epochs.sealed = store.sealed_epochs()
+        pulse = f"generations/{examination.generation:010d}.pulse.json"
+        # It names only the driver that had the state. A start goes by that driver's claim if it is damaged.
+        with self._finding(pulse, StartEffect.UNUSED):
+            if (data := self._folder.read(pulse)) is not None:
+                self._read(pulse, data)
         with self._finding("commits"):
             record = store.last_commit()
         committed = epochs.committed = None if record is None else record.epoch
@@ -287,7 +291,7 @@ class _Inspection:
         same = [finding for finding in self._found.findings if finding.name == name]
         if any(finding.effect is StartEffect.STOPS for finding in same):
             return
-        kind = "pulse" if name.endswith(".pulse.json") else name.partition("/")[0]
+        kind = name.partition("/")[0]
         fix = "" if effect is StartEffect.UNUSED else _FIXES.get(kind, _RESTORE)
         self._found.findings = [*others, Finding(name, what, effect, fix)]
 

@@ -56,9 +56,9 @@ class StartOptions(Options):
 
 
 class StopOptions(Options):
-    """The end of reading, fixed when a partition is found. A pipeline with an end is bounded."""
+    """The end of reading, decided at each start. A pipeline with an end is bounded."""
 
-    mode: StopMode = option(StopMode.NEVER, help="never, latest (at the first start), offsets or timestamp.")
+    mode: StopMode = option(StopMode.NEVER, help="never, latest (at each start), offsets or timestamp.")
     offsets: dict[str, int] = option(
         {}, help="With offsets: the first offset not read any more, per partition; waited for."
     )

@@ -1,16 +1,17 @@
 """Finds the partitions of topics, and decides at which offsets reading of each partition begins and ends.
 
 `discover` queries the cluster, and blocks. `KnownPartitions` holds the enumerator's partitions, each with its last
-sealed position or its first one; it does no I/O. The first and the last offset of a partition are decided once, when
-the partition is found, and are sealed with its state. `new_states` decides them for new partitions. `in_range` decides
-where reading continues if the topic has lost the offset of a state. Both functions only query the cluster (`Offsets`).
+sealed position or its first one; it does no I/O. The first offset of a partition is decided once, when the partition is
+found, and is sealed with its state; `new_states` decides it. `in_range` decides where reading continues if the topic
+has lost the offset of a state. The offsets at which reading ends are decided at each start (`discover`): an end that an
+earlier run had must not hide later messages. All these functions only query the cluster (`Offsets`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, Protocol, assert_never
 
@@ -65,16 +66,15 @@ def start_offsets(
 def stop_offsets(
     cluster: Offsets, stop: StopOptions, partitions: Sequence[Partition], *, policy: Policy, now_ms: int
 ) -> dict[Partition, int]:
-    """Return the offset at which reading of each partition ends; empty if partitions never end.
+    """Return the offset at which reading of each partition ends; empty if partitions never end, or if a run ends at
+    the last offsets of its start (`Discovery.ends`).
 
     If a partition has not reached a configured offset yet, its reader waits for it. An offset before the partition's
     first message is out of range.
     """
     match stop.mode:
-        case StopMode.NEVER:
+        case StopMode.NEVER | StopMode.LATEST:
             return {}
-        case StopMode.LATEST:
-            return cluster.latest(partitions)
         case StopMode.TIMESTAMP:
             assert stop.timestamp_ms is not None
             return _at_time(cluster, stop.timestamp_ms, partitions, "source.stop.timestamp_ms", now_ms=now_ms)
@@ -262,10 +262,12 @@ class KnownPartitions:
             self._put(state)
         self.found_once = found_once
 
-    def take(self, states: Sequence[PartitionState], ends: Mapping[str, int]) -> None:
+    def take(
+        self, states: Sequence[PartitionState], ends: Mapping[str, int], stops: Mapping[str, int | None] | None = None
+    ) -> None:
         """Add a discovery's new partitions, and known ones with a replaced position.
 
-        `ends` are used at the first discovery only.
+        `ends` and `stops` are used at the first discovery only.
         """
         for state in states:
             self._put(state)
@@ -273,7 +275,8 @@ class KnownPartitions:
         if not self.discovered:
             self._ends = dict(ends)
             for state in self.states():
-                self._put(state)
+                stop = (stops or {}).get(state.split_id, state.stop)
+                self._put(replace(state, stop=stop))
         self.found_once = self.discovered = True
 
     def keep(self, sealed: PartitionState) -> None:
@@ -356,12 +359,14 @@ class ClusterQuestions(Offsets, Protocol):
 class Discovery:
     """The new partitions with their offsets, and the ends of a bounded run.
 
-    `states` also has known partitions whose position the policy moved.
+    `states` also has known partitions whose position the policy moved. `stops` has the configured stop of each
+    partition that earlier runs found; None if the partition has none.
     """
 
     topics: Sequence[KafkaTopic]
     states: Sequence[PartitionState]
     ends: Mapping[str, int]
+    stops: Mapping[str, int | None]
 
 
 def discover(
@@ -373,38 +378,52 @@ def discover(
     """
     topics = cluster.topics()
     found = [(topic.name, number) for topic in topics for number in topic.partitions]
-    before = {(state.topic, state.partition) for state in known.states()}
+    before = {(state.topic, state.partition): state for state in known.states()}
     identities = {topic.name: topic.identity for topic in topics}
-    states = new_states(
-        cluster,
-        [partition for partition in found if partition not in before],
-        identities,
-        OffsetRanges.of(config, first=not known.found_once),
-        now_ms=time.time_ns() // 1_000_000,
-    )
+    now_ms = time.time_ns() // 1_000_000
+    limits = OffsetRanges.of(config, first=not known.found_once)
+    # `source.stop.offsets` names partitions of both kinds, but each kind is checked by itself.
+    new = [partition for partition in found if partition not in before]
+    fresh = replace(limits, stop=_without(limits.stop, before))
+    states = new_states(cluster, new, identities, fresh, now_ms=now_ms)
+    stops: dict[str, int | None] = {}
     if not known.discovered:
-        states += _moved(cluster, config, known, identities, before & set(found))
-    ends = {f"{t}:{p}": end for (t, p), end in cluster.latest(found).items()} if bounded else {}
-    return Discovery(topics, states, ends)
+        there = [partition for partition in found if partition in before]
+        decided = _stops_again(cluster, _without(limits.stop, new), there, now_ms=now_ms)
+        stops = {_name(partition): stop for partition, stop in decided.items()}
+        states += _moved(cluster, config, [replace(before[p], stop=stop) for p, stop in decided.items()], identities)
+    bounded = bounded or config.stop.mode is StopMode.LATEST
+    ends = {_name(partition): end for partition, end in cluster.latest(found).items()} if bounded else {}
+    return Discovery(topics, states, ends, stops)
+
+
+def _without(stop: StopOptions, partitions: Collection[Partition]) -> StopOptions:
+    """Return the configured stop without the offsets of some partitions."""
+    left_out = set(map(_name, partitions))
+    return stop.model_copy(update={"offsets": {n: at for n, at in stop.offsets.items() if n not in left_out}})
+
+
+def _stops_again(
+    cluster: Offsets, stop: StopOptions, partitions: Sequence[Partition], *, now_ms: int
+) -> dict[Partition, int | None]:
+    """Return the stop of each partition that an earlier run found; None if reading does not stop at an offset."""
+    if not partitions:
+        return {}
+    # A stop whose messages are gone is no error: an earlier run may have read them. `_moved` checks the positions.
+    stops = stop_offsets(cluster, stop, partitions, policy="earliest", now_ms=now_ms)
+    return {partition: stops.get(partition) for partition in partitions}
 
 
 def _moved(
-    cluster: ClusterQuestions,
-    config: KafkaSourceConfig,
-    known: KnownPartitions,
-    identities: Mapping[str, str],
-    there: set[Partition],
+    cluster: ClusterQuestions, config: KafkaSourceConfig, there: Sequence[PartitionState], identities: Mapping[str, str]
 ) -> list[PartitionState]:
-    """Return new states for known partitions that lost the position of their state, if the policy sets a new position.
+    """Return new states for partitions `there` that lost the position of their state, if the policy sets a new
+    position.
 
     Without a new position, a partition that ends before the old one would count as read to its end, and its next
     messages would be skipped.
     """
-    wanted = {
-        (s.topic, s.partition): s
-        for s in known.states()
-        if (s.topic, s.partition) in there and not s.ended() and s.identity == identities[s.topic]
-    }
+    wanted = {(s.topic, s.partition): s for s in there if not s.ended() and s.identity == identities[s.topic]}
     offsets = in_range(
         cluster,
         {partition: state.offset for partition, state in wanted.items()},

@@ -243,7 +243,7 @@ class KafkaEnumerator:
 
     def _take(self, discovery: Discovery) -> None:
         self._partitions.check(discovery.topics)
-        self._partitions.take(discovery.states, discovery.ends)
+        self._partitions.take(discovery.states, discovery.ends, discovery.stops)
         several = len(self._partitions.selected()) > 1
         if not self._keys.asked and _keys_may_meet(self._config, several=several, bounded=self._bounded):
             self._keys.asked = True

@@ -283,6 +283,41 @@ def test_a_bounded_run_is_over_when_every_partition_was_sealed_at_its_end() -> N
     assert context.finished == [0]
 
 
+def test_every_run_stops_where_the_configuration_says_then_and_not_where_an_earlier_one_did() -> None:
+    cluster = Cluster(m=1)
+    enumerator, context = start(cluster, stop=StopOptions(mode=StopMode.LATEST))
+    last = seal(enumerator, context, states(context, p0=100))
+    assert last.final
+    cluster.high = 120
+    again, later = start(cluster, stop=StopOptions(mode=StopMode.LATEST), last=last)
+    assert offset_in(later.assigned[0]["m:0"]) == 100
+    assert not seal(again, later, states(later, p0=110), epoch=2).final
+    last = seal(again, later, states(later, p0=120), epoch=3)
+    assert last.final
+    cluster.high, cluster.partitions["m"] = 150, 2
+    given = StopOptions(mode=StopMode.OFFSETS, offsets={"m:0": 130, "m:1": 20})
+    enumerator, context = start(cluster, stop=given, last=last)
+    stops = {name: PartitionState.of(split.state).stop for name, split in context.assigned[0].items()}
+    assert stops == {"m:0": 130, "m:1": 20}
+    last = seal(enumerator, context, states(context, p0=130, p1=20))
+    assert last.final
+    _, on = start(cluster, last=last)
+    assert {name: offset_in(split) for name, split in on.assigned[0].items()} == {"m:0": 130, "m:1": 20}
+    assert all(PartitionState.of(split.state).stop is None for split in on.assigned[0].values())
+
+
+def test_a_stop_that_was_reached_before_its_messages_expired_is_no_lost_log() -> None:
+    cluster = Cluster(m=1)
+    given = StopOptions(mode=StopMode.OFFSETS, offsets={"m:0": 40})
+    enumerator, context = start(cluster, stop=given)
+    last = seal(enumerator, context, states(context, p0=40))
+    cluster.low = 60
+    again, later = start(cluster, stop=given, last=last)
+    assert (later.assigned, again.wants_seal) == ({}, True)
+    with pytest.raises(LogLostError, match=r"m:0@40 is not in the topic any more"):
+        start(cluster, last=last)
+
+
 def test_a_run_until_caught_up_ends_at_the_positions_of_its_start_even_with_nothing_to_read() -> None:
     cluster = Cluster(m=1)
     enumerator, context = start(cluster, until=Until.CAUGHT_UP)

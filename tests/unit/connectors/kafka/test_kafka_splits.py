@@ -91,8 +91,8 @@ def test_a_partition_starts_where_it_is_told_and_a_later_one_at_its_beginning(
     assert found(start) == [(offset, None) for offset in offsets]
 
 
-def test_stops_are_fixed_when_the_partition_is_found() -> None:
-    assert found(StartOptions(), StopOptions(mode=StopMode.LATEST)) == [(10, 100), (10, 100)]
+def test_a_partition_stops_where_it_is_told_and_the_present_end_is_the_runs() -> None:
+    assert found(StartOptions(), StopOptions(mode=StopMode.LATEST)) == [(10, None), (10, None)]
     assert found(StartOptions(), StopOptions(mode=StopMode.TIMESTAMP, timestamp_ms=40)) == [(10, 40), (10, 40)]
     given_ = StopOptions(mode=StopMode.OFFSETS, offsets={"a:0": 20, "a:1": 30})
     assert found(StartOptions(), given_) == [(10, 20), (10, 30)]

@@ -146,9 +146,19 @@ def to_micros(value: Any, wire: Any) -> Any:
         factor = np.int64(_DAY_US)
     elif wire != WIRE_MILLIS:
         return WRONG_KIND, np.int64(0)
-    if abs(value) > 9_000_000_000_000_000_000 // factor:
+    most = 9_000_000_000_000_000_000 // factor
+    # The least number of 64 bits is its own absolute value.
+    if value > most or value < -most:
         return OUT_OF_RANGE, np.int64(0)
     return OK, value * factor
+
+
+@helper
+def _within_years(error: Any, micros: Any) -> Any:
+    """Return `NO_CALENDAR_DATE` if the moment is outside the years of targets; else `error`."""
+    days = micros // _DAY_US
+    outside = error == OUT_OF_RANGE or (error == OK and (days < _FIRST_DAY or days >= _LAST_DAY))
+    return NO_CALENDAR_DATE if outside else error
 
 
 @helper
@@ -160,14 +170,13 @@ def to_moment(data: Any, kind: Any, at: Any, end: Any, wire: Any, is_date: Any) 
         error, micros = moment(data, at, end)
         if error == OK and micros == NO_DATE:
             return NULL_VALUE, np.int64(0)
+        error = _within_years(error, micros)
     elif kind == INTEGER:
         error, value = to_integer(data, kind, at, end)
         if error != OK:
             return error, value
         error, micros = to_micros(value, WIRE_DAYS if is_date and wire == WIRE_PLAIN else wire)
-        days = micros // _DAY_US
-        if error == OUT_OF_RANGE or (error == OK and (days < _FIRST_DAY or days >= _LAST_DAY)):
-            error = NO_CALENDAR_DATE
+        error = _within_years(error, micros)
     else:
         return WRONG_KIND, np.int64(0)
     if error != OK or not is_date:

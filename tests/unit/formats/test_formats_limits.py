@@ -60,11 +60,17 @@ def test_a_declared_type_keeps_six_digits_or_refuses() -> None:
         described(-9223372036832400000, "io.debezium.time.MicroTimestamp"),
         described(253402300800000, "io.debezium.time.Timestamp"),
         described(-62135596800001, "io.debezium.time.Timestamp"),
+        described(-(2**63), "io.debezium.time.Timestamp"),
+        described(-(2**63), "org.apache.kafka.connect.data.Timestamp"),
         described(2147483647, "io.debezium.time.Date", "int32"),
         described(-719163, "io.debezium.time.Date", "int32"),
         *(
             described(text, "io.debezium.time.ZonedTimestamp", "string")
             for text in ("infinity", "-infinity", "+292278994-08-16T23:00:00Z", "-0043-03-15T00:00:00Z")
+        ),
+        *(
+            described(text, "io.debezium.time.ZonedTimestamp", "string")
+            for text in ("0000-12-31T23:59:59Z", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59.999999-01:00")
         ),
         described("0044-03-15 BC", "io.debezium.time.IsoDate", "string"),
     ],

@@ -36,7 +36,9 @@ class DebeziumOptions(FormatOptions):
     """
 
     decimal: Literal["auto", "base64", "text"] = option(
-        "auto", help="How decimals are spelled (decimal.handling.mode): base64 is precise, text is string or double."
+        "auto",
+        help="How decimals are spelled (decimal.handling.mode): base64 is precise, text is string or double. auto: as "
+        "each value shows; a text that is both a number and base64, such as 1234, cannot be decoded.",
     )
     binary: Literal["base64", "hex"] = option("base64", help="How bytes are spelled (binary.handling.mode).")
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = option(

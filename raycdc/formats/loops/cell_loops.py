@@ -473,7 +473,7 @@ def put_cell(tape: Any, token: Any, a: Any, col: Any, row: Any) -> Any:
         if unsigned:
             p1 = np.int64(20)
         if is_a == STRING and wire == WIRE_EITHER:
-            wire = np.int64(decimal_wire(data, at, end, scale))
+            wire = np.int64(decimal_wire(data, at, end))
             if wire == WIRE_EITHER:
                 return AMBIGUOUS_DECIMAL
         if is_a == STRING and (wire == WIRE_BASE64 or wire >= WIRE_SCALED):

@@ -347,9 +347,9 @@ def to_decimal(data: Any, kind: Any, at: Any, end: Any, precision: Any, scale: A
 
 
 @helper
-def decimal_wire(data: Any, at: Any, end: Any, scale: Any) -> Any:
+def decimal_wire(data: Any, at: Any, end: Any) -> Any:
     """Return the representation of a decimal that is a string: text, base64, or `WIRE_EITHER` if the string can be
-    both.
+    both. A text need not have as many digits after the point as its column.
     """
     signs = False
     for i in range(at, end):
@@ -360,9 +360,6 @@ def decimal_wire(data: Any, at: Any, end: Any, scale: Any) -> Any:
     if not number:
         return WIRE_BASE64
     base64 = end > at and (end - at) % 4 == 0
-    if scale > 0:
-        # If it were text, it would have a point.
-        return WIRE_BASE64 if base64 else WIRE_PLAIN
     return WIRE_EITHER if base64 else WIRE_PLAIN
 
 

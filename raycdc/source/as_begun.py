@@ -16,6 +16,7 @@ from raycdc.errors import ConfigError, LogLostError
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import StreamSplit
+from raycdc.state.codec import NEW_STATE
 
 
 def require_as_begun(
@@ -35,7 +36,7 @@ def require_as_begun(
         if before != after:
             raise ConfigError(
                 f"{options}: {table} was begun with {before} and now has {after}, so its target would mix both. Put "
-                "the old value back, or begin with a new pipeline.state and an empty target, or pipeline.on_existing."
+                f"the old value back, or {NEW_STATE}."
             )
 
 
@@ -63,5 +64,5 @@ class LogOwner:
         if self.is_another(begun):
             raise LogLostError(
                 f"{self.address} is not the {self.noun} that the state belongs to, so no table is read again from it "
-                f"(pipeline.on_log_lost). Point {self.option} at the old one, or begin with another pipeline.state."
+                f"(pipeline.on_log_lost). Point {self.option} at the old one, or {NEW_STATE}."
             )

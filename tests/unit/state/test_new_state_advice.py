@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import raycdc
 from raycdc.state import codec
 
 #: The packages whose errors are about a state that has targets.
-PACKAGES = ("state", "delivery", "driver/state_admin")
+#: A state that is chosen is one that does not exist yet.
+ADVICE = re.compile(r"(?<!choose )\b(?:another|a new) pipeline\.state(?:[ .,)]|$)")
+PACKAGES = ("state", "delivery", "driver/state_admin", "source", "connectors")
 
 
 def test_no_text_advises_another_state_without_saying_what_happens_to_the_targets() -> None:
@@ -36,12 +39,17 @@ def silent_advice(source: str) -> Iterator[str]:
             text = node.value
         else:
             continue
-        if "another pipeline.state " in text and "pipeline.on_existing" not in text:
+        if ADVICE.search(text) and "pipeline.on_existing" not in text:
             yield text
 
 
 @pytest.mark.parametrize(
-    "advice", ['f"{x} Or begin with another pipeline.state and a new snapshot."', "'another pipeline.state .'"]
+    "advice",
+    [
+        'f"{x} Or begin with another pipeline.state and a new snapshot."',
+        "'another pipeline.state.'",
+        "'(a new pipeline.state)'",
+    ],
 )
 def test_a_silent_advice_is_found(advice: str) -> None:
     assert [*silent_advice(f"raise StateError({advice})")]

@@ -41,6 +41,7 @@ from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.core.typed_codec import NOWHERE, read, stored, write
 from raycdc.errors import StateError
 from raycdc.model import TableId
+from raycdc.state.codec import NEW_STATE
 from raycdc.state.missing import MissingRow
 from raycdc.state.opaque import LogNotes
 
@@ -128,10 +129,7 @@ class DocumentReads:
         Raises `StateError` for the state of a newer raycdc.
         """
         if state.get("version", VERSION) > VERSION:
-            raise StateError(
-                "The stream's state was written by a newer raycdc. Upgrade raycdc, or start under another "
-                "pipeline.state with a new snapshot."
-            )
+            raise StateError(f"The stream's state was written by a newer raycdc. Upgrade raycdc, or {NEW_STATE}.")
         self._read_documents = read_documents
         self._absent: dict[TableId, dict[bytes, Absent]] = {}
         #: The cluster time of the earliest read among absent changes, and the bytes of all.

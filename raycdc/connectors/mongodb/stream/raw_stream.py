@@ -42,6 +42,7 @@ from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.rules.rate_limit import UNLIMITED, RateLimit
 from raycdc.model.rules.selector import TableSelector
+from raycdc.state.codec import NEW_STATE
 
 
 def reply_of(payload: bytes | memoryview) -> Document | None:
@@ -416,5 +417,5 @@ def require_same_set(info: MongoDbServerInfo, begun: str) -> None:
     if begun != info.replica_set:
         raise SourceError(
             f"{info.address} belongs to the replica set {info.replica_set or 'none'!r}, and the pipeline was "
-            f"begun with {begun or 'none'!r}. Point source.uri at that one, or begin with another pipeline.state."
+            f"begun with {begun or 'none'!r}. Point source.uri at that one, or {NEW_STATE}."
         )

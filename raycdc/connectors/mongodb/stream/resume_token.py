@@ -18,6 +18,7 @@ from raycdc.connectors.mongodb.bson.documents import CANONICAL, PLAIN, RAW, Docu
 from raycdc.connectors.mongodb.stream.token import TokenParts, cluster_time_of, decode_token
 from raycdc.core.typed_codec import JsonObject
 from raycdc.errors import ConfigError
+from raycdc.state.codec import NEW_STATE
 from raycdc.state.opaque import Position
 
 
@@ -80,7 +81,7 @@ class StreamPosition(JsonObject):
         if isinstance(position, NoLogPosition):
             raise ConfigError(
                 'pipeline.state was begun with source.startup = "snapshot", which follows no changes. Put that back, '
-                "or begin with another pipeline.state."
+                f"or {NEW_STATE}."
             )
         return position
 

@@ -45,6 +45,7 @@ from raycdc.connectors.mysql.binlog.xa_transactions import (
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, PartialRowsError
 from raycdc.model import RowKind, TableId, part_of
+from raycdc.state.codec import NEW_STATE
 
 
 class RowKeeper(Protocol):
@@ -248,7 +249,7 @@ class XaRows:
             "position this job began at, so its rows were never seen"
         )
         if not self._mismatches.heard:
-            raise DataError(f"{why}. Take a new snapshot (a new pipeline.state)")
+            raise DataError(f"{why}. To go on, {NEW_STATE}.")
         tables = self.find_prepared(xid, cursor.event_position)
         for table in filter(maps.wanted, maps.schemas.followed if isinstance(tables, str) else tables):
             known = (

@@ -289,7 +289,8 @@ def ensure_available(connection: Connection[Any], info: MySqlServerInfo, offset:
         raise LogLostError(
             f"{offset} is a position of the server {offset.server}, and {info.address} is {info.identity}: positions "
             f"of two servers cannot be compared. Point source.host at the old one, or begin on this one with another "
-            f'pipeline.state and startup = {{ mode = "offset", gtid_set = "{offset.gtid_set}" }}.'
+            'pipeline.state, pipeline.on_existing = "merge" and '
+            f'startup = {{ mode = "offset", gtid_set = "{offset.gtid_set}" }}.'
         )
     setting = "binlog_expire_logs_seconds" if "binlog_expire_logs_seconds" in info.variables else "expire_logs_days"
     snapshot = RESNAPSHOT_HINT

@@ -27,6 +27,7 @@ from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end, 
 from raycdc.connectors.mysql.server.mariadb_log import listed_before
 from raycdc.connectors.mysql.snapshot.consistent import wait_until_visible
 from raycdc.errors import LogLostError, SourceUnavailableError
+from raycdc.state.codec import NEW_STATE
 
 #: The wait for a replica that takes over: it has all of the old server's transactions, but may still be applying the
 #: last ones.
@@ -53,7 +54,7 @@ def resume_position(
         raise LogLostError(
             f"{offset} is a position of the server {offset.server}, and {info.address} is {info.identity}: without "
             f"GTIDs of the same kind on both, positions of two servers cannot be compared. Point source.host at the "
-            'old one, or take a new snapshot with startup.mode = "initial" and another pipeline.state.'
+            f'old one, or set startup.mode = "initial" and {NEW_STATE}.'
         )
     if info.is_mariadb:
         _require_mariadb_history(connection, info, offset, catch_up_s)
@@ -118,7 +119,7 @@ def _require_mariadb_history(
 
 
 def _refuse(info: MySqlServerInfo, offset: BinlogOffset, *, missing: str, purged: str) -> None:
-    snapshot = 'take a new snapshot with startup.mode = "initial" and another pipeline.state'
+    snapshot = f'set startup.mode = "initial" and {NEW_STATE}'
     if missing:
         raise LogLostError(
             f"{info.address} ({info.identity}) has not executed the transactions {missing}, which were read from the "

@@ -32,6 +32,7 @@ from raycdc.connectors.mysql.binlog.index_loops import (
 )
 from raycdc.connectors.mysql.binlog.positions.gtid import gtid_text
 from raycdc.errors import CorruptLogError, SourceError, SourceUnavailableError
+from raycdc.state.codec import NEW_STATE
 
 #: Positions in headers of events have 32 bits.
 WRAP = 1 << 32
@@ -121,8 +122,8 @@ class PositionFinder:
             raise SourceError(
                 f"{jump.file} on {address_of(connection)} has {size / (1 << 30):.1f} GiB; an event ({jump.gtid}) came "
                 f"that may end at any of its bytes {', '.join(map(str, ends))}: others before it were skipped. Set "
-                "binlog_checksum = CRC32 on the server, and begin after this file with another pipeline.state and "
-                'startup.mode = "initial".'
+                'binlog_checksum = CRC32 on the server; then, after this file, set startup.mode = "initial" and '
+                f"{NEW_STATE}."
             )
 
     @staticmethod

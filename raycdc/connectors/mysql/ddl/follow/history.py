@@ -86,11 +86,9 @@ from raycdc.source.tables.resnapshots import (
 )
 from raycdc.source.tables.table_life import ParkedPhase
 from raycdc.source.tables.verdicts import Follow, Ignore, Park, Resnapshot, TableEffect, first_verdict, judge
+from raycdc.state.codec import NEW_STATE
 
-_ENDS = (
-    "\nNothing after it was passed on. Leave the table out (source.exclude), or take a new snapshot (a new "
-    "pipeline.state)."
-)
+_ENDS = f"\nNothing after it was passed on. Leave the table out (source.exclude), or {NEW_STATE}."
 
 
 class RefusedStatementError(SchemaError):

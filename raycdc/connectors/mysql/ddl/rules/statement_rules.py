@@ -25,6 +25,7 @@ from raycdc.model import TableId
 from raycdc.model.evolution import CreateTableEvent
 from raycdc.source.tables.parked_tables import ParkedKind
 from raycdc.source.tables.verdicts import Follow, Park, Resnapshot, Rule, TableEffect
+from raycdc.state.codec import NEW_STATE
 
 _REPAIRED = "REPAIR may have removed rows, which the log does not show"
 
@@ -104,7 +105,7 @@ def rows_not_logged(reached: ReachedTable, facts: HistoryFacts) -> MySqlVerdict:
         "on the source, then take a new snapshot"
     )
     if not facts.parked.parks:
-        raise DataError(f'{text} (startup.mode = "initial" with a new pipeline.state).')
+        raise DataError(f'{text}: set startup.mode = "initial" and {NEW_STATE}.')
     lost_rows_again = facts.parked.rules.lost_rows_again
     return Resnapshot(f"{text}.", (table,)) if lost_rows_again else Park(f"{text}.", (table,))
 

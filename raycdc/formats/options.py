@@ -24,6 +24,9 @@ UNAVAILABLE = "__debezium_unavailable_value"
 #: (``key.field.name``).
 TABLE_FIELD = "__dbz__physicalTableIdentifier"
 
+#: The field of an unwrapped row by which Debezium says if the row was deleted (``delete.handling.mode = rewrite``).
+DELETED_FIELD = "__deleted"
+
 
 def _check_columns(text: str) -> str:
     parse_columns(text, key_path="columns")

@@ -26,7 +26,7 @@ from raycdc.formats.envelope import EnvelopeLayout, EnvelopeSpec, KnownTables, R
 from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.formats.loops.key_loops import key_names
 from raycdc.formats.loops.tape_loops import ABSENT
-from raycdc.formats.options import DEAD_LETTERS, FormatOptions
+from raycdc.formats.options import DEAD_LETTERS, DELETED_FIELD, FormatOptions
 from raycdc.model import LogicalType, TableId, TableSchema
 from raycdc.model.evolution import SchemaChangeEvent
 
@@ -217,9 +217,17 @@ class NamedTables:
                 self.shapes.append(Shape(decoder, columns, self._told_key(message)))
         else:
             self._keyed.left_out.add(table_id)
+        if index >= 0:
+            self.layout.names.flags[envelope.FLAG_DELETED_ROWS] = self._deletes_by_field(self.shapes[index].decoder)
         version = envelope.version_number(columns_text, key_text, key_shape)
         documents = index >= 0 and self.shapes[index].decoder.state.extended
         self._known.add((database, schema, name), version, index, documents=documents)
+
+    def _deletes_by_field(self, decoder: TableDecoder) -> bool:
+        """Return True if a row with a true `DELETED_FIELD` is a delete: if the declared columns leave the field out."""
+        if not self._dialect.spec.whole_row or not decoder.state.fixed:
+            return False
+        return all(column.name.lower() != DELETED_FIELD for column in decoder.state.columns)
 
     def _told_key(self, message: MessageAt) -> tuple[str, ...] | None:
         """Return the key columns that messages like this one name; None if such messages name no key columns."""

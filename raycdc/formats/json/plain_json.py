@@ -1,4 +1,8 @@
-"""``json``: every message is a row, appended as an insert. The table is named after the topic."""
+"""``json``: every message is a row, appended as an insert. The table is named after the topic.
+
+Debezium's unwrapped form (ExtractNewRecordState) may write a delete as the row with ``"__deleted": "true"``. Such a row
+is a delete, unless the columns that the user declares include ``__deleted``.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,11 @@ from typing import ClassVar
 
 from raycdc.formats.envelope import Action, EnvelopeSpec
 from raycdc.formats.json.dialect import NO_DATABASE, JsonDialect
+from raycdc.formats.options import DELETED_FIELD
 from raycdc.model import TableId
 
-SPEC = EnvelopeSpec(whole_row=True, default_action=Action.INSERT)
+# With `patch`, the row of a delete is the message itself.
+SPEC = EnvelopeSpec(type=DELETED_FIELD, whole_row=True, patch=True, default_action=Action.INSERT)
 
 
 class PlainJson(JsonDialect):

@@ -87,8 +87,8 @@ MEANING = 2
 #: the repeated name that lists the key columns (-1: none). The scan or Python change the next three: 1 if the last
 #: message was a delete, the number of the table that a tombstone belongs to (or `ASK`, `NO_MEANING`, `UNCLEAR`), and 1
 #: if the rows of that table are documents. Then comes 1 if a delete may lack the row before it, 1 if the update of
-#: a document may lack the document after it, and the hash of the table's name in the key of the last tombstone (0: the
-#: key names no table).
+#: a document may lack the document after it, 1 if a message that is a row is a delete if its type field is true, and
+#: the hash of the table's name in the key of the last tombstone (0: the key names no table).
 (
     FLAG_DEFAULT_ACTION,
     FLAG_DOCUMENTS,
@@ -100,8 +100,9 @@ MEANING = 2
     FLAG_TOMBSTONE_DOCUMENT,
     FLAG_BEFORE_OPTIONAL,
     FLAG_AFTER_OPTIONAL,
+    FLAG_DELETED_ROWS,
     FLAG_KEY_TABLE,
-) = range(11)
+) = range(12)
 #: After these flags comes a cache of tables that keys name: a row has the hash of the name, the number of the table (or
 #: `NO_MEANING`, `UNCLEAR`), and 1 if its rows are documents. The hash determines the row.
 KEY_TABLES_MAX = 256
@@ -214,6 +215,19 @@ def _document(tape: Any, repeats: Any, token: Any) -> Any:
     return first if damage == 0 else np.int64(-1)
 
 
+@helper
+def _action_of_row(tape: Any, names: Any, kind: Any) -> Any:
+    """Return the action of a message that is a row: `DELETE` if its type field is true, as a text or a boolean."""
+    default = np.int64(names.flags[FLAG_DEFAULT_ACTION])
+    if names.flags[FLAG_DELETED_ROWS] == 0 or kind < 0 or not plain_text(tape, kind):
+        return default
+    if tape.tok[kind, KIND] == TRUE:
+        return np.int64(DELETE)
+    at = np.int64(tape.tok[kind, AT])
+    true = tape.tok[kind, KIND] == STRING and tape.tok[kind, END] - at == 4 and load(tape.data, at, 32) == 0x65757274
+    return np.int64(DELETE) if true else default
+
+
 @inlined
 def _action(tape: Any, names: Any, found: Any, message: Any) -> Any:
     """Return (action, error) of a message."""
@@ -221,6 +235,8 @@ def _action(tape: Any, names: Any, found: Any, message: Any) -> Any:
     if ddl >= 0 and tape.tok[ddl, KIND] == TRUE:
         return DDL, 0
     kind = found[message, TYPE]
+    if names.flags[FLAG_ROW] == 1:
+        return _action_of_row(tape, names, kind), 0
     if kind < 0 or tape.tok[kind, KIND] == NULL:
         if found[message, DDL_TEXT] >= 0 and kind < 0:
             return DDL, 0

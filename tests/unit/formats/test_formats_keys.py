@@ -432,3 +432,28 @@ def test_a_delete_without_its_document_goes_by_the_key() -> None:
     assert "MissingBeforeImageError" in error(decoded("debezium-json", *story))
     done = decoded("debezium-json", *story, before_image="optional")
     assert (rows_of(done)[1:], done.tombstones) == ([("-D", {"_id": 1, "v": None})], 1)
+
+
+def test_a_row_that_says_it_is_deleted_is_a_delete_unless_the_user_declares_that_field() -> None:
+    """Debezium's unwrapped form, with its rewritten deletes; the tombstone after one deletes nothing more."""
+    kept, gone = {"id": 1, "v": "a", "__deleted": "false"}, {"id": 1, "v": "a", "__deleted": "true"}
+    other = {"id": 2, "v": None, "__deleted": True}
+    for value in ("true", "tru\\u0065"):
+        raw = json.dumps(gone).replace('"true"', f'"{value}"')
+        found = decoded(
+            "json", ({"id": 1}, kept), ({"id": 1}, raw), ({"id": 1}, None), ({"id": 2}, other), **KEYED_JSON
+        )
+        assert rows_of(found) == [
+            ("+I", {"id": 1, "v": "a"}), ("-D", {"id": 1, "v": "a"}), ("-D", {"id": 2, "v": None}),
+        ]  # fmt: skip
+        assert found.tombstones == 1
+    for said in ("x", 1, None, ["true"], {"true": True}):
+        found = decoded("json", ({"id": 1}, {**gone, "__deleted": said}), **KEYED_JSON)
+        assert [op for op, _ in rows_of(found)] == ["+I"]
+    declared = "id BIGINT, __deleted STRING, PRIMARY KEY (id)"
+    assert rows_of(decoded("json", ({"id": 1}, gone), columns=declared)) == [("+I", {"id": 1, "__deleted": "true"})]
+    assert [op for op, _ in rows_of(decoded("json", (None, gone)))] == ["+I"]
+    first, later = decoder("json", **KEYED_JSON), decoder("json", **KEYED_JSON)
+    first.decode(messages(({"id": 1}, kept)))
+    later.restore_state(first.snapshot_state())
+    assert [op for op, _ in rows_of(later.decode(messages(({"id": 1}, gone))))] == ["-D"]

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.server
 SECRETS: list[str | int] = ["planted-secret", 748_596_111]
 MASKS = r"""
 [[mask]]
-columns = 'DB\.people\.(email|_rest)'
+columns = 'DB\.people\.(EMAIL|_rest)'
 method = "mask"
 length = 3
 
 [[mask]]
-columns = 'DB\..*\.count.*'
+columns = 'DB\..*\.Count.*'
 method = "hash"
 key = "hashed with it"
 

@@ -29,7 +29,7 @@ NAMES = ("id", *(f"{method}_text" for method in METHODS), *(f"{method}_number" f
 MASKS = "".join(
     f"""
 [[mask]]
-columns = 'hidden\\..*\\.{method}[_ ].*'
+columns = 'hidden\\..*\\.{method.upper()}[_ ].*'
 method = "{method}"
 {'key = "${env:RAYCDC_TEST_PASSWORD}"' if method == "hash" else "length = 2" if method == "truncate" else ""}
 """

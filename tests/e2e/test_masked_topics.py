@@ -21,7 +21,7 @@ pytestmark = pytest.mark.server
 
 MASKS = r"""
 [[mask]]
-columns = 'shop\.p\.(note|added)'
+columns = 'shop\.p\.(NOTE|Added)'
 method = "mask"
 length = 3
 

@@ -11,7 +11,7 @@ STRING |
 NULL stays NULL. The text of a value is the one that Arrow makes: numbers in decimal digits, instants in UTC. The first
 mask that matches ``DATABASE.TABLE.COLUMN`` in full is applied to the column. Parts of a plain name may be in
 backquotes, as in names of tables (`raycdc.model.rules.selector`). A regular expression is matched with the text without
-backquotes.
+backquotes, and without regard to case.
 """
 
 from __future__ import annotations
@@ -51,7 +51,12 @@ class Mask:
         return TableId(parts[0], parts[1]), parts[2]
 
     def pattern(self) -> re.Pattern[str]:
-        return re.compile(re.escape(self.columns) if self.plain else self.columns)
+        """Return the expression for names of columns.
+
+        It ignores case, as servers do for names of columns, and ``.`` matches a line break too: whoever may create a
+        column may choose its spelling, and no spelling of a hidden name may be shown.
+        """
+        return re.compile(re.escape(self.columns) if self.plain else self.columns, re.IGNORECASE | re.DOTALL)
 
     def identity(self) -> str:
         """Return a text that differs if masked values would differ. It does not reveal the key."""

@@ -204,3 +204,11 @@ def test_equal_numbers_hash_equally_whatever_the_columns_width() -> None:
     floats = pa.array([0.1, -0.0], pa.float32())
     assert hashed(floats.to_pylist(), pa.float32()) == hashed(floats.cast(pa.float64()).to_pylist(), pa.float64())
     assert hashed([-0.0], pa.float64()) == hashed([0.0], pa.float64())
+
+
+@pytest.mark.parametrize("name", ["email", "Email", "EMAIL", "e\nmail", "mail", "emails"])
+@pytest.mark.parametrize("columns", [r"shop\.people\.e.?mail", "shop.people.email", r"SHOP\..*\.E.?MAIL"])
+def test_no_spelling_of_a_hidden_name_is_shown(columns: str, name: str) -> None:
+    hidden = Masks([Mask(columns, "drop")]).of(PEOPLE, name) is not None
+    plain = columns == "shop.people.email"
+    assert hidden is (name.lower() == "email" or (name == "e\nmail" and not plain))

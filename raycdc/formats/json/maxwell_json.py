@@ -107,6 +107,10 @@ class MaxwellJson(JsonDialect):
         return maxwell_encoder(table, schema, self.options)
 
 
+_GEOMETRIES = {"geometry", "point", "linestring", "polygon"}
+_GEOMETRIES |= {"geometrycollection", "multipoint", "multilinestring", "multipolygon"}
+
+
 def _column(column: Any) -> WireColumn:
     """Return a column of a definition, in which type word, sign, length and labels are separate."""
     try:
@@ -121,6 +125,9 @@ def _column(column: Any) -> WireColumn:
         return WireColumn(name, LogicalType(TypeKind.STRING, native="decimal"))
     if word == "bit":
         return WireColumn(name, LogicalType(TypeKind.BIT, length=int(length or 64), native=word))
+    if word in _GEOMETRIES:
+        # Maxwell writes them as text (WKT), such as POINT (1 2).
+        return WireColumn(name, LogicalType(TypeKind.STRING, native=word))
     inside = f"({length})" if length is not None else ""
     unsigned = " unsigned" if column.get("signed") is False else ""
     logical = parse_type(f"{word}{inside}{unsigned}")

@@ -143,3 +143,12 @@ def test_an_update_whose_look_up_found_nothing_is_left_out_if_the_connector_look
     assert decoded.ignored == 2
     table = {"op": "u", "source": {"db": "shop", "table": "t"}, "before": None, "after": None}
     assert "it holds no row" in failure("debezium-json", table, missing_after="skip")
+
+
+@pytest.mark.parametrize("word", ["geometry", "point", "multipolygon"])
+def test_maxwells_geometries_are_text_also_where_definitions_name_their_type(word: str) -> None:
+    columns = [{"name": "id", "type": "int"}, {"name": "g", "type": word}]
+    table = {"database": "s", "table": "t", "ts": 1}
+    defined = {**table, "type": "table-create", "def": {"columns": columns, "primary-key": ["id"]}}
+    rows = decode("maxwell-json", defined, {**table, "type": "insert", "data": {"id": 1, "g": "POINT (1 2)"}})
+    assert rows == [("+I", {"id": 1, "g": "POINT (1 2)"})]

@@ -9,7 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from raycdc.cli.planning.check_targets import as_parked, check_targets
-from raycdc.cli.planning.schemas import CHUNKS_FIX, table_findings, transform_problems, transformed_tables
+from raycdc.cli.planning.schemas import (
+    CHUNKS_FIX,
+    table_findings,
+    transform_problems,
+    transformed_tables,
+    unfit_results,
+)
 from raycdc.config import PipelineConfig, RouteOptions, load_config
 from raycdc.config.checks import CheckResult
 from raycdc.core.terminal_text import printable_text
@@ -255,7 +261,7 @@ def check_transforms(
     run: ResolvedRun, found: Collection[TableId], described: Mapping[TableId, SourceTable], *, all_known: bool
 ) -> list[CheckResult]:
     """Return a finding per transform that no table takes, as with routes, and per table whose columns do not fit its
-    transform.
+    transform, or with a transform's result that its targets cannot have.
     """
     transforms = run.rules.transforms
     results: list[CheckResult] = []
@@ -270,7 +276,8 @@ def check_transforms(
             text = f"{lookup.key_path}.table: no captured table takes {lookup.table}{'' if all_known else ' yet'}."
             required = all_known and lookup.plain_table is not None
             results.append(CheckResult("lookups", text, "Correct the name.", required=required, error=ConfigError))
-    if not run.config.masks and not any(transforms.of(table) for table in found):
+    changes = bool(run.config.masks) or any(transforms.of(table) for table in found)
+    if not all_known and not changes:
         return results
     if not all_known:
         text = "The effect of transforms and masks on topics' tables is known when their first rows are written."
@@ -278,9 +285,13 @@ def check_transforms(
     schemas = {table: one.schema for table, one in described.items()}
     try:
         with transformed_tables(run) as tables:
-            for table, problem in transform_problems(tables, schemas):
+            fitting = dict(schemas)
+            for table, problem in transform_problems(tables, schemas) if changes else ():
+                if problem:
+                    del fitting[table]
                 text = problem or f"{transforms.key_path(table) if transforms.of(table) else 'mask'} fits {table}."
                 results.append(CheckResult("transforms", text, ok=not problem, error=ConfigError))
+            results += unfit_results(run, tables, fitting)
     except ConfigError as error:
         results.append(CheckResult("transforms", str(error), error=ConfigError))
     return results

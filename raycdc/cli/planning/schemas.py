@@ -13,8 +13,10 @@ from raycdc.config.checks import CheckResult
 from raycdc.driver.resolve import ResolvedRun
 from raycdc.errors import RaycdcError, SchemaError
 from raycdc.model import TableId, TableSchema
+from raycdc.model.rules.layout import ANY_LAYOUT
 from raycdc.model.rules.names import claimed
 from raycdc.model.rules.transform import Transforms
+from raycdc.sinks.targets import shape_of
 from raycdc.transform import TransformedTables, TransformResolver
 from raycdc.transform.resolved import is_plain
 
@@ -95,6 +97,24 @@ def _session(config: PipelineConfig) -> Iterator[Any]:
             yield session
         finally:
             session.stop()
+
+
+def unfit_results(
+    run: ResolvedRun, tables: TransformedTables, schemas: Mapping[TableId, TableSchema]
+) -> Iterator[CheckResult]:
+    """Yield a finding for each table with columns that its targets cannot have, so that a run parks the table. The
+    columns are those after transforms and masks.
+    """
+    sink, write = run.start.sink, run.config.sink.write
+    for table, schema in schemas.items():
+        read = tables.read(table, schema)[0]
+        resolved = tables.resolved(table, read)
+        made, layout = (read, ANY_LAYOUT) if resolved is None else (resolved.schema, resolved.layout)
+        for target in run.rules.router.targets(table):
+            try:
+                sink.statement(shape_of(write, target, made, layout))
+            except RaycdcError as error:
+                yield CheckResult(f"table {table}", str(error), "A run parks it.", error=SchemaError, parks=True)
 
 
 def transform_problems(

@@ -35,7 +35,6 @@ import pymysql
 from raycdc.clients.mysql import MySqlSettings, close_quietly, connect, quote_name, sane_answers
 from raycdc.core.activity import note_statement
 from raycdc.errors import (
-    ColumnsRefusedError,
     RaycdcError,
     SinkError,
     SinkUnavailableError,
@@ -51,7 +50,7 @@ from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, Address
 from raycdc.sinks.jdbc.refusals import advised, mysql_refusal, without_value
 from raycdc.sinks.jdbc.staging import Staging, Upsert, match, names, values
-from raycdc.sinks.jdbc.types import mysql_type, mysql_unrepresentable
+from raycdc.sinks.jdbc.types import mysql_type, mysql_types, mysql_unrepresentable
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
 
@@ -146,11 +145,7 @@ class MySqlDatabase:
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         check_names(self._address.names, target, [column.name for column in columns])
-        for column in columns:
-            try:
-                mysql_type(column.type, key=column.name in key)
-            except ValueError as cause:
-                raise ColumnsRefusedError(f"{target}: column {column.name} {cause}") from cause
+        mysql_types(target, columns, key)
 
     def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
         return mysql_type(old.type, key=key) != mysql_type(new.type, key=key)

@@ -51,7 +51,7 @@ from raycdc.sinks.jdbc.plugin import Address, JdbcSinkConfig
 from raycdc.sinks.jdbc.refusals import of_table
 from raycdc.sinks.jdbc.target import JdbcSteps, StagedJdbc, stage_prefix, target_key
 from raycdc.sinks.jdbc.tasks import LoadStagingTable
-from raycdc.sinks.jdbc.types import demanded, mysql_key_bytes, mysql_type, postgres_type
+from raycdc.sinks.jdbc.types import demanded, mysql_key_bytes, mysql_types, postgres_type
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.rows import DELETED, target_columns
 from raycdc.sinks.source_tables import CLAIMED, MergedTarget
@@ -149,10 +149,10 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
     def statement(self, target: TargetShape) -> str:
         is_postgres = self._address.kind == "postgresql"
         quote = '"' if is_postgres else "`"
-        types = {
-            c.name: postgres_type(c.type) if is_postgres else mysql_type(c.type, key=c.name in target.key)
-            for c in target.columns
-        }
+        if is_postgres:
+            types = {column.name: postgres_type(column.type) for column in target.columns}
+        else:
+            types = mysql_types(target.name, target.columns, target.key)
         demands = demanded(target.columns, target.key) if target.key else ()
         parts = [
             f"{quoted(name, quote)} {kind}{' NOT NULL' if name in demands else ''}" for name, kind in types.items()

@@ -37,7 +37,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.model import Column
+from raycdc.errors import ColumnsRefusedError
+from raycdc.model import Column, TableId
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.sinks.jdbc.mysql_text import literal_sizes
 from raycdc.sinks.rows import reasons
@@ -110,6 +111,20 @@ def mysql_type(logical: LogicalType, *, key: bool) -> str:
             return f"varbinary({_length(logical)})"
         case kind:
             return _MYSQL[kind]
+
+
+def mysql_types(target: TableId, columns: Sequence[Column], key: Sequence[str]) -> dict[str, str]:
+    """Return the types of the columns, by their names.
+
+    Raises `ColumnsRefusedError` for a column that needs a type that the server does not have.
+    """
+    types: dict[str, str] = {}
+    for column in columns:
+        try:
+            types[column.name] = mysql_type(column.type, key=column.name in key)
+        except ValueError as cause:
+            raise ColumnsRefusedError(f"{target}: column {column.name} {cause}") from cause
+    return types
 
 
 def postgres_keeps(have: str, want: str) -> bool:

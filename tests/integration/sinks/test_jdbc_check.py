@@ -79,3 +79,24 @@ def test_check_names_the_grants_that_a_mysql_target_lacks(
         code, said = check(server, database, tmp_path, url, "checked", "geheim")
         assert (code, "checked may create what the sink needs" in said) == (0, True), said
         server.execute("DROP USER checked", "DROP ROLE loading")
+
+
+def test_check_names_a_table_with_a_transform_that_the_target_cannot_hold(
+    mariadb: DatabaseServer, mariadb_database: str, tmp_path: Path
+) -> None:
+    """A computed text has no length, and a text in a key of MySQL needs one; a run parks such a table."""
+    mariadb.execute(f"CREATE TABLE {mariadb_database}.t (id BIGINT PRIMARY KEY, name VARCHAR(9))")
+    url = f"mariadb://{mariadb.host}:{mariadb.port}/{mariadb_database}"
+    check(mariadb, mariadb_database, tmp_path, url, "root", mariadb.root_password)
+    with (tmp_path / "p.toml").open("a") as file:
+        file.write(
+            f'[[transform]]\ntable = "{mariadb_database}.t"\nprojection = "*, concat(id, name) AS k"\n'
+            'primary_keys = ["k"]\n[[route]]\n'
+            f'table = "{mariadb_database}.t"\nto = "{mariadb_database}.made"\n'
+        )
+    environment = {**os.environ, "SOURCE_PASSWORD": mariadb.root_password, "SINK_PASSWORD": mariadb.root_password}
+    done = completed(["check", "p.toml"], environment=environment, folder=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert f"FAILED   {mariadb_database}.made: column k" in done.stdout, done.stdout
+    assert "needs a length of at most 768" in done.stdout, done.stdout
+    assert done.returncode == 4

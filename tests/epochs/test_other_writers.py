@@ -28,7 +28,9 @@ from raycdc.model.evolution import CreateTableEvent, TruncateTableEvent
 from raycdc.state.parked import ParkedTarget
 from raycdc.testing.epochs import Row, ScriptedTable
 from tests.epochs import deeds
+from tests.epochs import test_damaged_lakes as damaged
 from tests.epochs import test_demanding_targets as demanding
+from tests.epochs import test_iceberg_neighbours as neighbours
 from tests.epochs import test_staged_files as staged
 from tests.epochs import test_touched_targets as touched
 from tests.epochs.deeds import Deed, collection, session, shop, sql, undone, validator
@@ -627,6 +629,11 @@ MANUAL: Mapping[tuple[str, str], Sequence[tuple[str, str]]] = {
 #: Rows of the manual's table that are no deed between two epochs, or have a longer story.
 TOLD_BY = {
     "add a column and give it values": touched.test_a_column_of_others_keeps_its_values_when_rows_are_updated,
+    "drop a column and add it again": neighbours.test_a_column_that_others_dropped_and_added_again_is_another_one,
+    "give a column another type (a rewrite with `overwriteSchema`, a wider type)": (
+        demanding.test_a_column_that_others_gave_another_type_parks_the_table
+    ),
+    "delete or damage a file of the log or of the metadata": damaged.test_a_damaged_file_parks_its_table,
     "vacuum or clean up files that are staged": staged.test_staged_files_that_a_cleaning_tool_took_are_staged_again,
     'replace it by another pipeline (`on_existing = "replace"`)': (
         touched.test_a_pipeline_whose_target_another_one_replaced_writes_no_more

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
@@ -45,8 +46,8 @@ def _looked_up(key: str) -> TargetRules:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A place of the configuration that names a column: its `text` for the page, with `{}` for the column; `rules` and
-    `capture` as a pipeline would have them, by the column.
+    """A key of the configuration that names a column. `text` describes it for the page. `rules` and `capture` are those
+    of a pipeline with this key, for each name of a column.
     """
 
     text: str
@@ -61,7 +62,7 @@ def _each(**transforms: str) -> dict[str, TargetRules]:
     return {c: _transformed(**{name: text.format(c) for name, text in transforms.items()}) for c in COLUMNS}
 
 
-#: Every place of the configuration that may name a column of a source table.
+#: Every key of the configuration that may name a column of a source table.
 USES: Mapping[str, Use] = {
     "nothing": Use("(nothing)"),
     "expression": Use("an expression of `transform.projection`", _each(projection="id, hash({0}) AS h")),
@@ -97,7 +98,7 @@ PARKED, AGAIN, FOLLOWED = "parked", "resnapshot", "follows"
 
 
 def reaction(use: Use, column: str, statement: str) -> str:
-    """Return the reaction to a statement about a table of whose `column` the configuration makes this use."""
+    """Return the reaction to a statement if the configuration names `column` as `use` says."""
     rules, capture = use.rules.get(column, TargetRules()), use.capture.get(column)
     history = DdlHistory(
         {TABLE: _table()},
@@ -124,6 +125,7 @@ def uses_table() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return ("the column is named by", *STATEMENTS), rows
 
 
+@cache
 def _table() -> MySqlTable:
     parsed = parse_ddl(_CREATED, TABLE.db)
     assert isinstance(parsed, tuple)

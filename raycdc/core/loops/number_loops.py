@@ -26,6 +26,16 @@ def digits_text(value: Any, width: Any, out: Any, to: Any) -> Any:
 
 
 @inlined
+def date_text(year: Any, month: Any, day: Any, out: Any, to: Any) -> Any:
+    """Write a date as ``2024-02-29``; its year is from 0 to 9999."""
+    to = digits_text(year, 4, out, to)
+    out[to] = 45
+    to = digits_text(month, 2, out, to + 1)
+    out[to] = 45
+    return digits_text(day, 2, out, to + 1)
+
+
+@inlined
 def number_text(value: Any, digits: Any, out: Any, to: Any) -> Any:
     """Write an unsigned integer, or a signed one that is not negative, with leading zeros up to `digits` digits."""
     # Unsigned, because signed division by a constant takes twice the instructions.

@@ -220,7 +220,7 @@ class _Inspection:
             examination.driver = "" if isinstance(driver, Vacancy) else driver
             epochs.sealed = store.sealed_epochs()
         pulse = f"generations/{examination.generation:010d}.pulse.json"
-        # It names only the driver that had the state. A start goes by that driver's claim if it is damaged.
+        # A damaged heartbeat stops no start, because the start can read the driver from the generation's claim.
         with self._finding(pulse, StartEffect.UNUSED):
             if (data := self._folder.read(pulse)) is not None:
                 self._read(pulse, data)

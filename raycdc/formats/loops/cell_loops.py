@@ -16,7 +16,7 @@ from raycdc.core.compiled import copy
 from raycdc.core.loops.byte_loops import hex_digit
 from raycdc.core.loops.calendar_loops import civil_date
 from raycdc.core.loops.compiling import helper, inlined
-from raycdc.core.loops.number_loops import digits_text, multiply_add, negate, tenth
+from raycdc.core.loops.number_loops import date_text, digits_text, multiply_add, negate, tenth
 from raycdc.formats.loops.code_loops import (
     AMBIGUOUS_DECIMAL,
     AMBIGUOUS_LABEL,
@@ -192,11 +192,7 @@ def _nanos(data: Any, kind: Any, at: Any, end: Any, wire: Any, out: Any, to: Any
     nanos -= days * _DAY_NS
     if wire == WIRE_NANO_MOMENT:
         year, month, day = civil_date(days)
-        to = digits_text(year, 4, out, to)
-        out[to] = 45
-        to = digits_text(month, 2, out, to + 1)
-        out[to] = 45
-        to = digits_text(day, 2, out, to + 1)
+        to = date_text(year, month, day, out, to)
         out[to] = 32
         to += 1
     elif days != 0:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Requirement(StrEnum):
-    """What a table must be like so that its server neither loses nor changes, merges or duplicates written rows."""
+    """A property that a table needs so that its server does not lose, change, merge or duplicate written rows."""
 
     TRANSACTIONS = "rows of an epoch are there completely or not at all, also after a crash"
     OWN_ROWS = "rows of other tables do not count as its own"
@@ -48,8 +48,8 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """How servers may break a requirement (None: the server has no such feature), and if it applies to adopted tables
-    only.
+    """The breach of a requirement on each kind of server (None: the server has no such feature). If `adopts` is True,
+    the requirement applies only when a table is adopted.
     """
 
     postgres: Breach | None

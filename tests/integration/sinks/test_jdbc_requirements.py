@@ -35,7 +35,7 @@ class Moment(StrEnum):
 
 #: Row-level security does not apply to the tests' account, which may see all rows.
 TOLD_BY_OTHERS = {Requirement.VISIBLE_ROWS: "test_a_table_whose_rows_are_hidden_is_not_adopted"}
-#: What is not found when a table is adopted, because the adoption itself mends or compares it.
+#: Requirements whose breach is no `UnsupportedFeature` at the adoption, each with what the adoption does instead.
 NOT_AT_ADOPTION = {
     Requirement.COLUMNS: "missing columns are added",
     Requirement.TYPES: "the types must be exactly those that the pipeline would make",
@@ -84,6 +84,9 @@ def test_a_breach_is_found_each_time_that_the_table_is_looked_at(
         case Moment.START:
             refused = world.sink().unfit([table.id])
             assert isinstance(refused[table.id], TargetModifiedError)
+            # The start itself looks, also without new rows.
+            with pytest.raises(TargetModifiedError):
+                world.loop(world.sink()).recover()
         case Moment.COLUMNS:
             more = Column("more", LogicalType(TypeKind.INT64))
             table.schema = TableSchema((*SCHEMA.columns, more), SCHEMA.primary_key)

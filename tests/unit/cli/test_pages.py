@@ -39,7 +39,7 @@ def test_every_format_and_every_option_of_one_has_its_row() -> None:
 
 
 def test_no_change_of_a_column_that_the_configuration_names_is_followed_by_omission() -> None:
-    """What the table says is made by the rules; this is what must be true of it."""
+    """The page's table is made by the rules themselves, so its promises are checked against literal expectations."""
     gone = [STATEMENTS[name] for name in ("dropped", "renamed", "another column takes its name")]
     found = {use: [reaction(USES[use], *statement) for statement in gone] for use in USES}
     assert found.pop("nothing") == [FOLLOWED] * 3

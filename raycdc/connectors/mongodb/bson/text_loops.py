@@ -13,7 +13,7 @@ from raycdc.core.compiled import load
 from raycdc.core.loops.byte_loops import hex_text
 from raycdc.core.loops.calendar_loops import civil_date
 from raycdc.core.loops.compiling import helper, inlined
-from raycdc.core.loops.number_loops import digits_text, integer_text, tenth
+from raycdc.core.loops.number_loops import date_text, digits_text, integer_text, tenth
 from raycdc.formats.loops.double_loops import double_text
 
 _INFINITY = np.int64(0x7FF << 52)
@@ -162,11 +162,7 @@ def moment_text(millis: Any, out: Any, to: Any) -> Any:
     days = millis // 86_400_000
     rest = millis % 86_400_000
     year, month, day = civil_date(days)
-    to = digits_text(year, 4, out, to)
-    out[to] = 45
-    to = digits_text(month, 2, out, to + 1)
-    out[to] = 45
-    to = digits_text(day, 2, out, to + 1)
+    to = date_text(year, month, day, out, to)
     out[to] = 84
     to = digits_text(rest // 3_600_000, 2, out, to + 1)
     out[to] = 58

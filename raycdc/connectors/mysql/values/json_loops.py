@@ -18,7 +18,7 @@ from raycdc.connectors.mysql.values.arena_loops import little_endian, little_end
 from raycdc.connectors.mysql.values.number_loops import decimal_bytes, decimal_text
 from raycdc.core.compiled import helper, inlined
 from raycdc.core.loops.byte_loops import base64_text
-from raycdc.core.loops.number_loops import INTEGER_TEXT_MAX, digits_text, integer_text, number_text
+from raycdc.core.loops.number_loops import INTEGER_TEXT_MAX, date_text, digits_text, integer_text, number_text
 from raycdc.core.loops.string_loops import WIDEST, string_size, string_text
 from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, server_double_text
 
@@ -100,11 +100,7 @@ def _temporal(source: Any, at: Any, kind: Any, out: Any, to: Any, limit: Any) ->
     if kind != 11:
         days = whole >> 17
         month = days >> 5
-        to = digits_text(month // 13, 4, out, to)
-        out[to] = 45
-        to = digits_text(month % 13, 2, out, to + 1)
-        out[to] = 45
-        to = digits_text(days & 31, 2, out, to + 1)
+        to = date_text(month // 13, month % 13, days & 31, out, to)
         if kind != 10:
             out[to] = 32
             to += 1

@@ -1,8 +1,9 @@
 """A story of two states: one is copied while no driver runs, and drivers of the original and of the copy run at once.
 
-The disk has the copy in a second folder. Both write to the same targets and read the same log, under faults. Whoever
-commits to a target first may go on there; the other one must be refused. Each target must then have every change of its
-table exactly once, in order, up to the last one that it has, whichever state wrote which of its epochs.
+The copy is a second folder of the simulated disk. Drivers of both states write to the same targets and read the same
+log, under faults. The state that commits to a target first may go on there; the other one must be refused. Each target
+must then have every change of its table exactly once, in order, up to the last one that it has, whichever state wrote
+which of its epochs.
 """
 
 from __future__ import annotations
